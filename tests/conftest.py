@@ -1,0 +1,112 @@
+"""Fixtures of every test: a clean environment, no network, and the real services that the product runs on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import hypothesis
+import pytest
+
+from tests.support import NetworkGuard, PostgresCluster, PostgresMissing
+
+# Read before the environment is cleaned.
+REQUIRE_SERVICES = os.environ.get("OPERATOR_REQUIRE_SERVICES") == "1"
+
+# A machine that is busy with other tests is slow, which is no failure of the test.
+hypothesis.settings.register_profile("operator", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("operator")
+
+PRIVATE_PREFIXES = ("ANTHROPIC_", "CLAUDE", "OPERATOR_", "XDG_")
+PRIVATE_SUFFIXES = ("_API_KEY", "_PROXY")
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No account, proxy or setting of this machine reaches a test or its children; ``HOME`` is an empty folder."""
+    for name in list(os.environ):
+        if name.upper().startswith(PRIVATE_PREFIXES) or name.upper().endswith(PRIVATE_SUFFIXES):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+
+
+@pytest.fixture(autouse=True)
+def loopback_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[NetworkGuard]:
+    """A connection beyond this machine fails the test, even when the code under test swallows the error."""
+    guard = NetworkGuard()
+    guard.install(monkeypatch)
+    yield guard
+    assert not guard.blocked, f"the test tried to reach {guard.blocked}; tests may use the loopback interface only"
+
+
+@pytest.fixture(scope="session")
+def postgres_cluster() -> Iterator[PostgresCluster]:
+    """A running PostgreSQL server of this test process alone, so that a test may crash and restart it."""
+    try:
+        cluster = PostgresCluster()
+    except PostgresMissing as missing:
+        _service_missing(str(missing), "install the package postgresql")
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_url(postgres_cluster: PostgresCluster) -> str:
+    """The URL of the server's own database (``postgresql+asyncpg://…``); tests that write use ``fresh_postgres``."""
+    return postgres_cluster.url()
+
+
+@pytest.fixture
+def fresh_postgres(postgres_cluster: PostgresCluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of an empty database, dropped when the test is over."""
+    name = f"test_{id(request.node):x}"
+    try:
+        yield postgres_cluster.create(name)
+    finally:
+        postgres_cluster.drop(name)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty store on each engine in turn: the path of a file that does not exist yet, or the URL of a database."""
+    if request.param == "sqlite":
+        return str(tmp_path / "operator.db")
+    url: str = request.getfixturevalue("fresh_postgres")
+    return url
+
+
+@pytest.fixture(scope="session")
+def bubblewrap_answer() -> str:
+    """What is wrong with bubblewrap on this machine, as a clause; empty when it works."""
+    try:
+        done = subprocess.run(
+            ["bwrap", "--unshare-user", "--ro-bind", "/", "/", "true"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except FileNotFoundError:
+        return "bubblewrap is not installed"
+    return "" if done.returncode == 0 else f"bubblewrap does not work here ({done.stderr.strip()})"
+
+
+@pytest.fixture
+def require_bubblewrap(bubblewrap_answer: str) -> None:
+    """The test needs a working bubblewrap."""
+    if bubblewrap_answer:
+        _service_missing(bubblewrap_answer, "install the package bubblewrap and allow unprivileged user namespaces")
+
+
+def _service_missing(reason: str, remedy: str) -> NoReturn:
+    """Skip on a laptop, fail where nothing may be missing."""
+    if REQUIRE_SERVICES:
+        pytest.fail(f"{reason}; {remedy}", pytrace=False)
+    pytest.skip(f"{reason}; {remedy}")
