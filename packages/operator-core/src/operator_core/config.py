@@ -1,0 +1,264 @@
+"""``operator.toml`` and the environment, as one frozen tree of settings.
+
+Order of precedence: command line, environment (``OPERATOR_<SECTION>__<KEY>``, e.g. ``OPERATOR_MODEL__BASE_URL``),
+``operator.toml``, default. An unknown key is an error. ``operator config show`` prints each value with its origin.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from operator_core.errors import ConfigError
+from operator_core.model.invariant import Subject
+
+__all__ = [
+    "CONFIG_NAME",
+    "LimitSettings",
+    "LoadedSettings",
+    "ModelSettings",
+    "MonitorSettings",
+    "Price",
+    "SandboxSettings",
+    "Settings",
+    "StoreSettings",
+    "WorkerSettings",
+    "load_settings",
+]
+
+CONFIG_NAME = "operator.toml"
+ENV_PREFIX = "OPERATOR_"
+
+# Ids of the seed documents that are retired or never existed, and what replaces them.
+_RETIRED_MODELS = {
+    "claude-opus-4-20250514": "claude-opus-5-5",
+    "claude-haiku-4-5-20250929": "claude-haiku-4-5",
+}
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class StoreSettings(_Section):
+    """Where the tickets and the journal live."""
+
+    url: str = "~/.operator/operator.db"
+    """Path of an SQLite file, or ``postgresql://user@host/name``."""
+
+
+class Price(_Section):
+    """USD per million tokens of a model that the price table does not know."""
+
+    input: float = Field(ge=0)
+    output: float = Field(ge=0)
+    cache_read: float = Field(default=0.0, ge=0)
+    cache_write: float = Field(default=0.0, ge=0)
+
+
+class ModelSettings(_Section):
+    """Which model works, and how to reach it."""
+
+    engine: Literal["anthropic", "scripted"] = "anthropic"
+    """``scripted`` is the deterministic server of this package; it is labelled as such wherever it shows."""
+    base_url: str | None = None
+    """Any server that speaks the Anthropic Messages API. None: the SDK's own default, or ``ANTHROPIC_BASE_URL``."""
+    api_key_env: str = "ANTHROPIC_API_KEY"
+    """Name of the environment variable that holds the key; the key itself is never configuration."""
+    model: str = "claude-opus-5-5"
+    """Model of the agent."""
+    summary_model: str = "claude-haiku-4-5"
+    """Model of the one-line summaries in the journal."""
+    summaries: Literal["model", "deterministic"] = "model"
+    """``deterministic`` never calls a model for them."""
+    max_tokens: int = Field(default=8192, ge=1, le=21333)
+    """Longest answer, in tokens; above 21,333 the API insists on streaming."""
+    request_timeout_s: float = Field(default=600.0, gt=0)
+    """Limit of one request."""
+    retry_deadline_s: float = Field(default=300.0, ge=0)
+    """How long a failing request is repeated, with growing pauses, before the session ends with an error."""
+    prices: dict[str, Price] = {}
+    """Prices by model id, for models that the built-in table does not know."""
+    allow_unknown_price: bool = False
+    """Work with a model whose price is unknown; its cost then counts as unknown, not as zero."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _replace_retired(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            for key in ("model", "summary_model"):
+                if data.get(key) in _RETIRED_MODELS:
+                    data = {**data, key: _RETIRED_MODELS[data[key]]}
+        return data
+
+
+class LimitSettings(_Section):
+    """Limits of one ticket, over all its sessions; 0 means no limit."""
+
+    turns: int = Field(default=100, ge=0)
+    """Model calls of the agent."""
+    wall_clock_s: float = Field(default=3600.0, ge=0)
+    """Working time of one session, in seconds."""
+    tokens: int = Field(default=0, ge=0)
+    """Tokens in and out."""
+    cost_usd: float = Field(default=5.0, ge=0)
+    """Money; reserved before each call, so that it is never exceeded by more than the estimate of one call is wrong."""
+    command_timeout_s: float = Field(default=120.0, gt=0)
+    """Default limit of one shell command."""
+
+
+class SandboxSettings(_Section):
+    """Where the agent's commands run."""
+
+    backend: Literal["auto", "bubblewrap", "none"] = "auto"
+    """``auto`` never downgrades: it refuses when no sandbox can be started. ``none`` is no sandbox at all."""
+    readable: tuple[Path, ...] = ()
+    """Further folders that every agent may read."""
+    env_passthrough: tuple[str, ...] = ()
+    """Variables of the worker that the agent's commands may see; names that look secret are refused."""
+
+
+class WorkerSettings(_Section):
+    """How a worker claims and works."""
+
+    concurrency: int = Field(default=1, ge=1, le=1000)
+    """Sessions at once in one process."""
+    lease_s: float = Field(default=30.0, gt=0)
+    """Without a heartbeat for so long a worker is dead and another one takes over its sessions."""
+    poll_s: float = Field(default=1.0, gt=0)
+    """Fallback when no notification arrives."""
+    state_dir: Path | None = None
+    """Folder of session files. None: ``<database>.d`` beside an SQLite file, else ``~/.operator/state``."""
+    lost_after: int = Field(default=3, ge=1)
+    """Recoveries without any progress after which a ticket is escalated as ``lost_worker``."""
+
+
+class MonitorSettings(_Section):
+    """How the monitor watches."""
+
+    interval_s: float = Field(default=30.0, gt=0)
+    """Time between two cycles."""
+    blind_after_s: float = Field(default=120.0, ge=0)
+    """How long an invariant may be unknown before a "monitor blind" incident opens."""
+    flap_changes: int = Field(default=6, ge=2)
+    """So many changes between green and red ..."""
+    flap_window_s: float = Field(default=600.0, gt=0)
+    """... within so many seconds are flapping."""
+    clear_after: int = Field(default=2, ge=1)
+    """Green cycles after which a ticket that nobody has worked on is closed as cleared."""
+
+
+class Settings(_Section):
+    """Everything that can be configured."""
+
+    store: StoreSettings = StoreSettings()
+    model: ModelSettings = ModelSettings()
+    limits: LimitSettings = LimitSettings()
+    sandbox: SandboxSettings = SandboxSettings()
+    worker: WorkerSettings = WorkerSettings()
+    monitor: MonitorSettings = MonitorSettings()
+    subject: tuple[Subject, ...] = ()
+    """Systems under watch."""
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Settings:
+        names = [i.name for s in self.subject for i in s.invariant]
+        for kind, values in (("subject", [s.name for s in self.subject]), ("invariant", names)):
+            double = {v for v in values if values.count(v) > 1}
+            if double:
+                raise ValueError(f"two {kind}s are called {sorted(double)[0]!r}; names must be unique")
+        return self
+
+
+class LoadedSettings(NamedTuple):
+    """Settings and where each came from.
+
+    Attributes:
+        settings: The merged, validated tree.
+        origins: Dotted key -> ``default``, ``environment NAME`` or the file's path; only keys that were set.
+        path: The file that was read, if any.
+    """
+
+    settings: Settings
+    origins: dict[str, str]
+    path: Path | None
+
+
+def load_settings(
+    path: Path | None = None, *, environ: Mapping[str, str] | None = None, db: str | None = None
+) -> LoadedSettings:
+    """Read the configuration.
+
+    Args:
+        path: The file; None: ``$OPERATOR_CONFIG``, else ``operator.toml`` in the current folder if there is one.
+        environ: The environment (default: this process's).
+        db: Database of the command line; wins over everything.
+
+    Raises:
+        ConfigError: The file is missing, is not TOML, has an unknown key or a bad value.
+    """
+    env = os.environ if environ is None else environ
+    named = path or (Path(env["OPERATOR_CONFIG"]) if env.get("OPERATOR_CONFIG") else None)
+    file = named or (Path(CONFIG_NAME) if Path(CONFIG_NAME).is_file() else None)
+    data: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    if file is not None:
+        data = _read_toml(file)
+        origins.update({key: str(file) for key in _leaves(data)})
+    for name, value in env.items():
+        section, _, key = name.removeprefix(ENV_PREFIX).lower().partition("__")
+        if name.startswith(ENV_PREFIX) and key:
+            if section not in Settings.model_fields or section == "subject":
+                raise ConfigError(f"{name} names no setting; `operator config show` lists them all.")
+            data.setdefault(section, {})[key] = value
+            origins[f"{section}.{key}"] = f"environment {name}"
+    if "base_url" not in data.get("model", {}) and env.get("ANTHROPIC_BASE_URL"):
+        data.setdefault("model", {})["base_url"] = env["ANTHROPIC_BASE_URL"]
+        origins["model.base_url"] = "environment ANTHROPIC_BASE_URL"
+    chosen = db or env.get("OPERATOR_DB")
+    if chosen:
+        data.setdefault("store", {})["url"] = chosen
+        origins["store.url"] = "command line --db" if db else "environment OPERATOR_DB"
+    try:
+        return LoadedSettings(Settings.model_validate(data), origins, file)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, file)) from None
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        data = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"There is no configuration file {file}; write one with `operator init`.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The configuration file {file} cannot be read ({error}).") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"The configuration file {file} is not valid TOML: {error}.") from None
+    base = file.resolve().parent
+    for subject in data.get("subject", []) if isinstance(data.get("subject"), list) else []:
+        # A workspace is meant relative to the file that names it, wherever the command is started.
+        if isinstance(subject, dict) and isinstance(subject.get("workspace"), str):
+            subject["workspace"] = str(base / Path(subject["workspace"]).expanduser())
+    return data
+
+
+def _leaves(data: Mapping[str, Any], prefix: str = "") -> list[str]:
+    out: list[str] = []
+    for key, value in data.items():
+        name = f"{prefix}{key}"
+        out.extend(_leaves(value, f"{name}.") if isinstance(value, Mapping) else [name])
+    return out
+
+
+def _explain(error: ValidationError, file: Path | None) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if part not in ("http", "tcp", "command", "promql"))
+    source = str(file) if file else "the environment"
+    if first["type"] == "extra_forbidden":
+        return f"Unknown key '{where}' in {source}; `operator config show` lists all keys."
+    return f"Bad value for '{where or 'settings'}' in {source}: {first['msg'].removeprefix('Value error, ')}."

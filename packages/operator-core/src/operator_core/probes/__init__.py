@@ -1,0 +1,9 @@
+"""One look at one invariant, in a bounded time: the monitor and the verifier see through the same probes."""
+
+from __future__ import annotations
+
+from operator_core.probes.json_path import lookup, parse_path
+from operator_core.probes.look import observe
+from operator_core.probes.observation import Observation
+
+__all__ = ["Observation", "lookup", "observe", "parse_path"]

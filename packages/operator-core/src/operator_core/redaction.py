@@ -1,0 +1,205 @@
+"""Secrets are taken out of everything that is stored, logged, streamed or exported.
+
+Two sources: the *values* of environment variables whose names look secret (exact match, wherever they turn up), and the
+*shapes* of well-known credentials (API keys, tokens, private keys, passwords in URLs).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["MASK", "RedactFilter", "Redactor", "looks_secret"]
+
+MASK = "[REDACTED]"
+
+_NAME = re.compile(r"(?i)(key|token|secret|passw(or)?d|pwd|credential|auth|cookie|private|dsn)")
+# Names that match the pattern above and hold no secret; masking their values would hide ordinary words.
+_HARMLESS = re.compile(r"(?i)^(ssh_auth_sock|xauthority|gpg_agent_info|.*_(file|path|dir|url|header|name|id))$")
+_MIN_LENGTH = 8
+
+# Every shape begins with one of these literals (after so many characters), by which it is found: that is several times
+# faster than a search for the expression.
+_LITERALS = (
+    *(
+        (text, 0)
+        for text in ("sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "xox", "AKIA", "ASIA", "eyJ")
+    ),
+    *((text, 0) for text in ("://", "-----BEGIN ")),
+    ("earer ", 1),
+)
+# A named group is the part that is the secret. All but the last two are one word, and all have a greatest length: that
+# is what makes it possible to redact a stream exactly.
+_KEY_BEGIN = r"-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----"
+_KEY = _KEY_BEGIN + r"[\s\S]{0,8192}?-----END [A-Z ]{0,32}PRIVATE KEY-----"
+_SHAPES = (
+    r"sk-[A-Za-z0-9_-]{16,2048}",
+    r"gh[pousr]_[A-Za-z0-9]{20,255}",
+    r"github_pat_[A-Za-z0-9_]{20,255}",
+    r"xox[abprs]-[A-Za-z0-9-]{10,255}",
+    r"A(?:KIA|SIA)[A-Z0-9]{16}",
+    r"eyJ[A-Za-z0-9_-]{8,2400}\.eyJ[A-Za-z0-9_-]{8,2400}\.[A-Za-z0-9_-]{8,2400}",
+    r"[Bb]earer (?P<bearer>[A-Za-z0-9._~+/=-]{16,4096})",
+    r"://(?P<login>[^\s/:@'\"]{0,64}:[^\s/@'\"]{1,128})(?=@)",
+    _KEY,
+    # A key whose end was cut off: as much as looks like one.
+    _KEY_BEGIN + r"(?:(?:\r?\n|\\n)[A-Za-z0-9+/=]{16,100}){0,80}",
+)
+_LONGEST_WORD = 8192
+_LONGEST_KEY = 8400
+_LITERALS_BYTES = tuple((text.encode(), ahead) for text, ahead in _LITERALS)
+_SHAPE = "|".join(f"(?:{s})" for s in _SHAPES)
+_SHAPE_TEXT, _SHAPE_BYTES = re.compile(_SHAPE, re.ASCII), re.compile(_SHAPE.encode())
+_KEY_BYTES = re.compile(_KEY.encode())
+_MAYBE_KEY = re.compile(rb"-----BEGIN (?:[A-Z ]{0,43}-{0,4}\Z|[A-Z ]{0,32}PRIVATE KEY-----)")
+_BLANKS = tuple(bytes([b]) for b in b" \t\n\r\f\v")
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+_Span = tuple[int, int]
+
+
+def looks_secret(name: str) -> bool:
+    """Whether an environment variable of this name probably holds a secret."""
+    return bool(_NAME.search(name)) and not _HARMLESS.match(name)
+
+
+class Redactor:
+    """Replaces secrets by ``[REDACTED]``.
+
+    Args:
+        secrets: Values to remove wherever they appear; values under 8 characters are ignored, because masking them
+            would also mask ordinary text.
+    """
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        forms: set[str] = set()
+        for secret in secrets:
+            if len(secret) >= _MIN_LENGTH:
+                # Also as it looks inside a JSON string, because tool results and parameters are stored as JSON.
+                forms |= {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+        self._texts = sorted(forms)
+        # What no UTF-8 can say cannot turn up in a stream of bytes.
+        self._bytes = [s.encode(errors="ignore") for s in self._texts]
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Redactor:
+        """A redactor that knows the secret-looking variables of this process's environment."""
+        source = os.environ if environ is None else environ
+        return cls(value for name, value in source.items() if looks_secret(name))
+
+    def text(self, value: str) -> str:
+        """The string without secrets."""
+        spans = _spans(value, len(value), self._texts, _LITERALS, _SHAPE_TEXT)
+        if not spans:
+            return value
+        out: list[str] = []
+        covered = 0
+        for start, end in spans:
+            if start >= covered:
+                out += (value[covered:start], MASK)
+            covered = max(covered, end)
+        return "".join((*out, value[covered:]))
+
+    def column(self, value: str) -> str:
+        """As :meth:`text`, for a text column: what no database can store (NUL, half characters) becomes U+FFFD."""
+        return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", self.text(value))
+
+    def data(self, value: bytes) -> bytes:
+        """The bytes without secrets."""
+        whole = self.filter()
+        return whole.feed(value) + whole.flush()
+
+    def tree(self, value: Any) -> Any:
+        """A JSON-like value with every string in it, keys included, redacted."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {self.text(k) if isinstance(k, str) else k: self.tree(v) for k, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.tree(v) for v in value]
+        return value
+
+    def filter(self) -> RedactFilter:
+        """A new streaming filter; one per stream."""
+        return RedactFilter(self._bytes)
+
+
+class RedactFilter:
+    """Redacts a stream of bytes: what comes out does not depend on how the stream was cut into chunks.
+
+    It holds back the last, unfinished word, a private key until its end, and what may be the beginning of a known
+    secret; everything else passes at once. Memory is bounded by one chunk and about 16 KiB.
+
+    Args:
+        secrets: Values to remove wherever they appear.
+    """
+
+    def __init__(self, secrets: Iterable[bytes] = ()) -> None:
+        self._secrets = list(secrets)
+        self._held = b""
+        # So many bytes at the beginning of what is held belong to a secret whose mask is out already.
+        self._covered = 0
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Takes the next bytes; returns the redacted bytes that are safe to pass on (may be empty)."""
+        data = self._held + chunk
+        return self._pass_on(data, self._certain(data))
+
+    def flush(self) -> bytes:
+        """The redacted rest at the end of the stream."""
+        return self._pass_on(self._held, len(self._held))
+
+    def _pass_on(self, data: bytes, upto: int) -> bytes:
+        out: list[bytes] = []
+        covered = self._covered
+        for start, end in _spans(data, upto, self._secrets, _LITERALS_BYTES, _SHAPE_BYTES):
+            if start >= covered:
+                out += (data[covered:start], MASK.encode())
+            covered = max(covered, end)
+        out.append(data[covered:upto])
+        self._held, self._covered = data[upto:], max(0, covered - upto)
+        return b"".join(out)
+
+    def _certain(self, data: bytes) -> int:
+        """Up to where it is certain which secrets begin there, whatever may still come."""
+        tail = max(0, len(data) - _LONGEST_WORD)
+        certain = max(tail, *(data.rfind(blank, tail) + 1 for blank in _BLANKS))
+        if data[max(0, certain - 7) : certain].lower() == b"bearer ":
+            certain -= 7
+        begin = data.find(b"-----BEGIN ", max(0, len(data) - _LONGEST_KEY))
+        while 0 <= begin < certain:
+            if _MAYBE_KEY.match(data, begin) and not _KEY_BYTES.match(data, begin):
+                return min(self._before_secret(data), begin)
+            begin = data.find(b"-----BEGIN ", begin + 1)
+        return min(self._before_secret(data), certain)
+
+    def _before_secret(self, data: bytes) -> int:
+        first = len(data)
+        for secret in self._secrets:
+            start = data.find(secret[:1], max(0, len(data) - len(secret) + 1))
+            while 0 <= start < first:
+                if secret.startswith(data[start:]):
+                    first = start
+                start = data.find(secret[:1], start + 1)
+        return first
+
+
+def _spans(value: Any, upto: int, secrets: list[Any], literals: tuple[Any, ...], shape: re.Pattern[Any]) -> list[_Span]:
+    """Where secrets are that begin before ``upto``, sorted; they may overlap."""
+    spans: list[_Span] = []
+    for secret in secrets:
+        start = value.find(secret)
+        while 0 <= start < upto:
+            spans.append((start, start + len(secret)))
+            start = value.find(secret, start + 1)
+    for literal, ahead in literals:
+        start = value.find(literal, ahead)
+        while 0 <= start - ahead < upto:
+            if match := shape.match(value, start - ahead):
+                spans.append(match.span(match.lastgroup or 0))
+            start = value.find(literal, start + 1)
+    return sorted(spans)
