@@ -1,0 +1,380 @@
+"""What every backend promises, with real commands."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from operator_core.errors import ConfigError, SandboxError
+from operator_core.sandbox import Limits, Policy, Sandbox, open_sandbox
+from tests.support import processes_of, wait_until, wait_until_async
+
+# Seconds to sleep that no other run of these tests uses, so that leftovers are ours.
+RUN = f"{random.randrange(10**9):09d}"
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "ws"
+    folder.mkdir()
+    return folder
+
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture(params=["none", "bubblewrap"])
+async def make(request: pytest.FixtureRequest, tmp_path: Path, workspace: Path) -> AsyncIterator[Make]:
+    if request.param == "bubblewrap":
+        request.getfixturevalue("require_bubblewrap")
+    opened: list[Sandbox] = []
+
+    async def start(*, redact: Any = None, name: str = "session", **policy: Any) -> Sandbox:
+        sandbox = open_sandbox(request.param, Policy(workspace, **policy), session_dir=tmp_path / name, redact=redact)
+        opened.append(sandbox)
+        await sandbox.start()
+        return sandbox
+
+    yield start
+    for sandbox in opened:
+        await sandbox.close()
+
+
+@pytest.fixture
+async def sandbox(make: Make) -> Sandbox:
+    started: Sandbox = await make()
+    return started
+
+
+async def out(sandbox: Sandbox, command: str, **options: Any) -> str:
+    result = await sandbox.exec(command, **options)
+    assert result.exit_code == 0, result.stderr.text()
+    return result.stdout.text().strip()
+
+
+async def test_a_command_and_its_result(sandbox: Sandbox, workspace: Path) -> None:
+    assert isinstance(sandbox, Sandbox)
+    result = await sandbox.exec("echo out; echo err >&2; touch made; exit 3")
+    assert (result.exit_code, result.signal, result.reason, result.timed_out) == (3, None, "exited", False)
+    assert (result.stdout.text(), result.stderr.text()) == ("out\n", "err\n")
+    assert (workspace / "made").exists()
+    assert result.cwd == str(workspace)
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "number"),
+    [("false", 1, None), ("kill -9 $$", 137, 9), ("sh -c 'kill -SEGV $$'", 139, 11), ("set -e; false; echo", 1, None),
+     ("echo 'open", 2, None), ("no-such-program", 127, None), ("", 0, None), ("# only a comment", 0, None),
+     ("trap 'echo own' EXIT; exit 4", 4, None), ("exec true", 0, None), ("set -u; echo $nope", 127, None)],
+)  # fmt: skip
+async def test_exit_codes(sandbox: Sandbox, command: str, code: int, number: int | None) -> None:
+    result = await sandbox.exec(command)
+    assert (result.exit_code, result.signal) == (code, number)
+
+
+async def test_messages_name_the_line_of_the_command(sandbox: Sandbox) -> None:
+    result = await sandbox.exec("true\ntrue\nno-such-program")
+    assert "line 3: no-such-program: command not found" in result.stderr.text()
+
+
+async def test_the_shell_is_clean(sandbox: Sandbox) -> None:
+    assert await out(sandbox, 'echo "$#:$0:${__c-unset}"; cat') == "0:bash:unset"
+    result = await sandbox.exec("set -x; cd /; exit 0")
+    assert result.stderr.text() == "++ cd /\n++ exit 0\n"
+
+
+async def test_the_environment_has_nothing_of_ours(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_TEST_CANARY", "canary-5f1e")
+    sandbox = await make(env={"FROM_POLICY": "1"})
+    env = dict(line.split("=", 1) for line in (await out(sandbox, "env", env={"FROM_CALL": "2"})).splitlines())
+    assert "canary-5f1e" not in env.values()
+    assert (env["FROM_POLICY"], env["FROM_CALL"], env["PAGER"], env["TERM"]) == ("1", "2", "cat", "dumb")
+    assert "FROM_CALL" not in await out(sandbox, "env")
+    with pytest.raises(ConfigError, match="A B"):
+        await sandbox.exec("true", env={"A B": "1"})
+
+
+async def test_python_of_the_product_can_be_used(sandbox: Sandbox) -> None:
+    assert await out(sandbox, "python3 -c 'import sys, ssl, sqlite3; print(sys.version_info[0])'") == "3"
+
+
+async def test_the_directory_persists(sandbox: Sandbox, workspace: Path, tmp_path: Path) -> None:
+    result = await sandbox.exec("mkdir -p 'a b/c'; cd 'a b'; exit 1")
+    assert result.cwd == f"{workspace}/a b"
+    assert await out(sandbox, "pwd") == f"{workspace}/a b"
+    assert await out(sandbox, "pwd", cwd="c") == f"{workspace}/a b/c"
+    assert await out(sandbox, "pwd; cd /", cwd=str(workspace)) == str(workspace)
+    assert await out(sandbox, "pwd") == f"{workspace}/a b"
+    result = await sandbox.exec("pwd", cwd="/no/such/place")
+    assert result.stdout.text() == f"{workspace}\n"
+    assert "/no/such/place" in result.notice
+
+
+async def test_a_directory_that_is_gone(sandbox: Sandbox, workspace: Path) -> None:
+    result = await sandbox.exec("mkdir gone; cd gone; rmdir ../gone")
+    assert result.exit_code == 0
+    await sandbox.exec("mkdir gone; cd gone")
+    (workspace / "gone").rmdir()
+    result = await sandbox.exec("pwd")
+    assert result.stdout.text() == f"{workspace}\n"
+    assert "gone" in result.notice
+    assert (await sandbox.exec("pwd")).notice == ""
+
+
+async def test_a_session_goes_on_in_its_directory_after_a_crash(make: Make, workspace: Path) -> None:
+    first = await make()
+    await first.exec("mkdir d; cd d")
+    second = await make()
+    assert await out(second, "pwd") == f"{workspace}/d"
+
+
+async def test_tmp_and_home_are_of_the_session(make: Make) -> None:
+    sandbox = await make()
+    await sandbox.exec('echo kept >"$TMPDIR/x"; echo kept >~/y')
+    assert await out(sandbox, 'cat "$TMPDIR/x" ~/y') == "kept\nkept"
+    other = await make(name="other")
+    assert (await other.exec('cat "$TMPDIR/x"')).exit_code == 1
+
+
+@pytest.mark.parametrize("size", [90_000, 131_072, 300_000])
+async def test_commands_of_any_length(sandbox: Sandbox, size: int) -> None:
+    text = "x€" * (size // 2)
+    assert await out(sandbox, f"v='{text}'; echo ${{#v}}") == str(len(text))
+    result = await sandbox.exec(f"cat >long <<'EOF'\n{text}\nEOF\nfalse")
+    assert result.exit_code == 1
+    assert (await sandbox.read_file("long")).data.decode() == text + "\n"
+
+
+async def test_what_no_shell_can_run_is_refused(sandbox: Sandbox) -> None:
+    with pytest.raises(SandboxError, match="NUL"):
+        await sandbox.exec("echo a\0b")
+    with pytest.raises(SandboxError, match="timeout"):
+        await sandbox.exec("true", timeout=0)
+
+
+async def test_a_timeout(make: Make) -> None:
+    sandbox = await make(limits=Limits(grace_s=0.3))
+    started = time.monotonic()
+    result = await sandbox.exec(
+        f"echo before; trap '' TERM; (setsid sleep 71.{RUN} &); sleep 71.{RUN}; sleep 71.{RUN}", timeout=0.5
+    )
+    assert time.monotonic() - started < 4
+    assert result.timed_out
+    assert result.stdout.text() == "before\n"
+    if sandbox.name == "bubblewrap":
+        assert not processes_of(f"71.{RUN}")
+    else:
+        wait_until(lambda: len(processes_of(f"71.{RUN}")) <= 1)
+        for pid in processes_of(f"71.{RUN}"):
+            os.kill(pid, 9)
+    assert await out(sandbox, "echo alive") == "alive"
+
+
+async def test_sigterm_reaches_the_command(sandbox: Sandbox) -> None:
+    command = "trap 'echo cleaned; exit 7' TERM; echo ready; while :; do sleep 0.05; done"
+    result = await sandbox.exec(command, timeout=1.0)
+    assert (result.stdout.text(), result.exit_code, result.reason) == ("ready\ncleaned\n", 7, "timeout")
+
+
+async def test_a_timeout_has_a_maximum(make: Make) -> None:
+    sandbox = await make(limits=Limits(max_timeout_s=0.3, grace_s=0.1))
+    assert (await sandbox.exec(f"sleep 72.{RUN}", timeout=60)).timed_out
+
+
+async def test_background_processes_end_with_their_call(sandbox: Sandbox) -> None:
+    started = time.monotonic()
+    result = await sandbox.exec(f"sleep 73.{RUN} & echo hi")
+    assert time.monotonic() - started < 2
+    assert (result.stdout.text(), result.background) == ("hi\n", 1)
+    wait_until(lambda: not processes_of(f"73.{RUN}"))
+
+
+async def test_much_output_goes_to_a_file(sandbox: Sandbox, tmp_path: Path) -> None:
+    result = await sandbox.exec("seq 1 20000; echo last >&2")
+    assert result.stdout.spill is not None
+    assert result.stdout.spill.read_text().splitlines()[-1] == "20000"
+    assert result.stderr.spill is None
+    view = await sandbox.read_file(str(result.stdout.spill), offset=2, limit=2)
+    assert (view.data, view.complete) == (b"2\n", False)
+    assert await out(sandbox, f"tail -n 1 '{result.stdout.spill}'") == "20000"
+    result = await sandbox.exec("seq 1 20000 >&2", spool=tmp_path / "spool")
+    assert result.stderr.spill == tmp_path / "spool" / "stderr"
+
+
+async def test_output_limit(make: Make) -> None:
+    sandbox = await make(limits=Limits(output_kill=3 << 20, grace_s=0.1))
+    result = await sandbox.exec("yes")
+    assert result.reason == "output_limit"
+    assert result.exit_code != 0
+
+
+async def test_parallel_commands_do_not_disturb_each_other(sandbox: Sandbox, workspace: Path) -> None:
+    await sandbox.exec("mkdir " + " ".join(f"d{n}" for n in range(10)))
+    started = time.monotonic()
+    results = await asyncio.gather(
+        *(sandbox.exec(f"cd d{n}; sleep 0.3; echo {n} >f; seq 1 9000; pwd; exit {n}") for n in range(10))
+    )
+    assert time.monotonic() - started < 2.5
+    for n, result in enumerate(results):
+        assert result.exit_code == n
+        assert result.stdout.tail.endswith(f"9000\n{workspace}/d{n}\n".encode())
+        assert (workspace / f"d{n}" / "f").read_text() == f"{n}\n"
+    assert len({result.stdout.spill for result in results}) == 10
+    assert (await sandbox.exec("pwd")).stdout.text().startswith(f"{workspace}/d")
+
+
+async def test_cancelling_leaves_nothing(sandbox: Sandbox) -> None:
+    task = asyncio.create_task(sandbox.exec(f"trap '' TERM; (sleep 74.{RUN} &) ; sleep 74.{RUN}"))
+    await wait_until_async(lambda: processes_of(f"74.{RUN}"))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    if sandbox.name == "bubblewrap":
+        assert not processes_of(f"74.{RUN}")
+    wait_until(lambda: not processes_of(f"74.{RUN}"))
+    assert await out(sandbox, "echo alive") == "alive"
+
+
+async def test_jobs(make: Make) -> None:
+    sandbox = await make(limits=Limits(jobs=2, grace_s=0.3))
+    job = await sandbox.spawn("echo one; echo two >&2; trap 'echo bye; exit 6' TERM; while :; do sleep 0.05; done")
+    await wait_until_async(lambda: b"two" in job.output())
+    assert job.status().running
+    assert job.output(4) == b"two\n"
+    short = await sandbox.spawn("exit 4", name="short")
+    assert (await short.wait(10)).exit_code == 4
+    second = await sandbox.spawn(f"sleep 75.{RUN}")
+    with pytest.raises(SandboxError, match="2 background jobs"):
+        await sandbox.spawn("true")
+    status = await job.kill()
+    assert (status.running, status.exit_code, status.reason) == (False, 6, "cancelled")
+    assert job.output().endswith(b"bye\n")
+    assert await job.kill() == status
+    await wait_until_async(lambda: processes_of(f"75.{RUN}"))
+    await sandbox.close()
+    assert not second.status().running
+    wait_until(lambda: not processes_of(f"75.{RUN}"))
+
+
+async def test_close_ends_everything_and_removes_the_directory(make: Make, tmp_path: Path) -> None:
+    sandbox = await make()
+    call = asyncio.create_task(sandbox.exec(f"mkdir ~/locked; touch ~/locked/x; chmod 000 ~/locked; sleep 76.{RUN}"))
+    await wait_until_async(lambda: processes_of(f"76.{RUN}"))
+    await sandbox.close()
+    assert (await call).exit_code != 0
+    wait_until(lambda: not processes_of(f"76.{RUN}"))
+    assert not (tmp_path / "session").exists()
+    await sandbox.close()
+    with pytest.raises(SandboxError, match="closed"):
+        await sandbox.exec("true")
+
+
+async def test_close_keeps_what_it_did_not_make(make: Make, tmp_path: Path) -> None:
+    sandbox = await make()
+    (tmp_path / "session" / "journal").write_text("mine")
+    await sandbox.close()
+    assert os.listdir(tmp_path / "session") == ["journal"]
+
+
+async def test_before_the_start_nothing_runs(workspace: Path, tmp_path: Path) -> None:
+    for backend in ("none", "bubblewrap"):
+        sandbox = open_sandbox(backend, Policy(workspace), session_dir=tmp_path / "s")
+        with pytest.raises(SandboxError, match="started"):
+            await sandbox.exec("true")
+        await sandbox.close()
+        assert not (tmp_path / "s").exists()
+
+
+async def test_nothing_leaks(sandbox: Sandbox, tmp_path: Path) -> None:
+    await sandbox.exec("true")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        await sandbox.exec("echo x; sleep 0.01 & true")
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not os.listdir(tmp_path / "session" / "state")
+
+
+class Stars:
+    def feed(self, data: bytes) -> bytes:
+        return data.replace(b"hunter2", b"*******")
+
+    def flush(self) -> bytes:
+        return b""
+
+
+async def test_secrets_do_not_reach_the_disk(make: Make, tmp_path: Path) -> None:
+    sandbox = await make(redact=Stars, limits=Limits(head=4, tail=4))
+    result = await sandbox.exec("echo 'the word is hunter2, again: hunter2'")
+    assert result.stdout.spill is not None
+    assert result.stdout.spill.read_bytes() == b"the word is *******, again: *******\n"
+    job = await sandbox.spawn("echo hunter2")
+    await job.wait(10)
+    assert job.output() == b"*******\n"
+
+
+class TestFiles:
+    async def test_round_trip(self, sandbox: Sandbox, workspace: Path) -> None:
+        await sandbox.write_file("new/deep/file", b"abc\x00def")
+        assert (workspace / "new/deep/file").read_bytes() == b"abc\x00def"
+        assert await out(sandbox, "cat new/deep/file | wc -c") == "7"
+        view = await sandbox.read_file(str(workspace / "new/../new/deep/file"), offset=1, limit=3)
+        assert (view.data, view.offset, view.size, view.complete) == (b"bc\x00", 1, 7, False)
+        await sandbox.exec("cd new")
+        assert (await sandbox.read_file("deep/file")).complete
+
+    async def test_the_same_tmp_and_home_as_commands(self, sandbox: Sandbox) -> None:
+        place = await out(sandbox, 'echo from-shell >"$TMPDIR/t"; echo "$TMPDIR"')
+        assert (await sandbox.read_file(f"{place}/t")).data == b"from-shell\n"
+        home = await out(sandbox, "echo ~")
+        await sandbox.write_file(f"{home}/h", b"x")
+        assert await out(sandbox, "cat ~/h") == "x"
+
+    async def test_mode_and_other_names_are_kept(self, sandbox: Sandbox, workspace: Path, tmp_path: Path) -> None:
+        (tmp_path / "outside").write_text("old")
+        (tmp_path / "outside").chmod(0o750)
+        os.link(tmp_path / "outside", workspace / "linked")
+        await sandbox.write_file("linked", b"new")
+        assert (tmp_path / "outside").read_text() == "old"
+        assert (workspace / "linked").stat().st_mode & 0o7777 == 0o750
+        assert os.listdir(workspace) == ["linked"]
+
+    @pytest.mark.parametrize("path", ["/etc/passwd", "../outside", "link", "dir/file", "fifo", "d", "a\0b", "no/such"])
+    async def test_what_is_not_a_plain_file_inside_is_not_read(
+        self, sandbox: Sandbox, workspace: Path, tmp_path: Path, path: str
+    ) -> None:
+        (tmp_path / "outside").write_text("secret")
+        (workspace / "link").symlink_to(tmp_path / "outside")
+        (workspace / "dir").symlink_to(tmp_path)
+        (tmp_path / "file").write_text("secret")
+        (workspace / "d").mkdir()
+        os.mkfifo(workspace / "fifo")
+        with pytest.raises(SandboxError):
+            await sandbox.read_file(path)
+        # A new file may be made, and the /tmp of a session is its own.
+        if path not in ("no/such", "../outside"):
+            with pytest.raises(SandboxError):
+                await sandbox.write_file(path, b"x")
+        assert (tmp_path / "outside").read_text() == "secret"
+        assert (tmp_path / "file").read_text() == "secret"
+
+    async def test_protected_and_masked(self, make: Make, workspace: Path, tmp_path: Path) -> None:
+        (workspace / "keep").write_text("kept")
+        (workspace / ".env").write_text("secret")
+        shown = tmp_path / "shown"
+        shown.mkdir()
+        (shown / "r").write_text("r")
+        sandbox = await make(protected=("keep",), masked=(".env",), readable=(shown,))
+        assert (await sandbox.read_file("keep")).data == b"kept"
+        assert (await sandbox.read_file(f"{shown}/r")).data == b"r"
+        for path in ("keep", "keep/below", ".env", f"{shown}/r", f"{shown}/new"):
+            with pytest.raises(SandboxError):
+                await sandbox.write_file(path, b"x")
+        with pytest.raises(SandboxError, match="hidden"):
+            await sandbox.read_file(".env")
