@@ -42,6 +42,7 @@ MAY_IMPORT_UP = {
 # module -> why it may use a clock or a source of randomness of its own. Everything else takes them from `clock`.
 MAY_USE_TIME = {
     "operator_core.clock": "it is the clock",
+    "operator_core.demo.service": "it is the watched system, a program that knows nothing of Operator",
     "operator_core.agent_lab.loop": "jitter of the retry pauses",
     "operator_core.work.worker": "jitter, so that workers do not all reap at the same moment",
 }

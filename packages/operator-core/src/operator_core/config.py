@@ -215,19 +215,19 @@ def load_settings(
         if name.startswith(ENV_PREFIX) and key:
             if section not in Settings.model_fields or section == "subject":
                 raise ConfigError(f"{name} names no setting; `operator config show` lists them all.")
-            data.setdefault(section, {})[key] = value
+            _put(data, section, key, value)
             origins[f"{section}.{key}"] = f"environment {name}"
     if "base_url" not in data.get("model", {}) and env.get("ANTHROPIC_BASE_URL"):
-        data.setdefault("model", {})["base_url"] = env["ANTHROPIC_BASE_URL"]
+        _put(data, "model", "base_url", env["ANTHROPIC_BASE_URL"])
         origins["model.base_url"] = "environment ANTHROPIC_BASE_URL"
     chosen = db or env.get("OPERATOR_DB")
     if chosen:
-        data.setdefault("store", {})["url"] = chosen
+        _put(data, "store", "url", chosen)
         origins["store.url"] = "command line --db" if db else "environment OPERATOR_DB"
     try:
         return LoadedSettings(Settings.model_validate(data), origins, file)
     except ValidationError as error:
-        raise ConfigError(_explain(error, file)) from None
+        raise ConfigError(_explain(error, file, origins)) from None
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
@@ -255,10 +255,16 @@ def _leaves(data: Mapping[str, Any], prefix: str = "") -> list[str]:
     return out
 
 
-def _explain(error: ValidationError, file: Path | None) -> str:
+def _put(data: dict[str, Any], section: str, key: str, value: str) -> None:
+    # What is no section is left to the validation, which says so.
+    if isinstance(data.setdefault(section, {}), dict):
+        data[section][key] = value
+
+
+def _explain(error: ValidationError, file: Path | None, origins: Mapping[str, str]) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part not in ("http", "tcp", "command", "promql"))
-    source = str(file) if file else "the environment"
+    source = origins.get(where) or (str(file) if file else "the environment")
     if first["type"] == "extra_forbidden":
         return f"Unknown key '{where}' in {source}; `operator config show` lists all keys."
     return f"Bad value for '{where or 'settings'}' in {source}: {first['msg'].removeprefix('Value error, ')}."

@@ -10,25 +10,36 @@ from __future__ import annotations
 import os
 import signal
 
-__all__ = ["reach"]
+__all__ = ["arm", "reach"]
 
-_TARGET = os.environ.get("OPERATOR_CRASH_AT", "")
+_target = ""
 _counts: dict[str, int] = {}
+
+
+def arm(target: str) -> None:
+    """Die at this place; for a process that did not start with ``OPERATOR_CRASH_AT``."""
+    global _target
+    _target = target
+    _counts.clear()
 
 
 def reach(name: str) -> None:
     """Say that this place is reached."""
-    if _TARGET:
+    if _target:
         _maybe_die(name)
 
 
 def _maybe_die(name: str) -> None:
-    key = "" if _TARGET.isdigit() else name
+    key = "" if _target.isdigit() else name
     _counts[key] = _counts.get(key, 0) + 1
-    wanted, _, number = _TARGET.partition(":")
-    due = _counts[""] == int(_TARGET) if not key else name == wanted and _counts[key] == int(number or 1)
+    # Names may have colons themselves.
+    wanted, _, number = _target.rpartition(":") if _target.rpartition(":")[2].isdigit() else (_target, "", "1")
+    due = _counts[""] == int(_target) if not key else name == wanted and _counts[key] == int(number)
     if due:
         if log := os.environ.get("OPERATOR_CRASH_LOG"):
             with open(log, "a", encoding="utf-8") as file:
                 file.write(f"{name}\n")
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+arm(os.environ.get("OPERATOR_CRASH_AT", ""))

@@ -18,7 +18,9 @@ MASK = "[REDACTED]"
 
 _NAME = re.compile(r"(?i)(key|token|secret|passw(or)?d|pwd|credential|auth|cookie|private|dsn)")
 # Names that match the pattern above and hold no secret; masking their values would hide ordinary words.
-_HARMLESS = re.compile(r"(?i)^(ssh_auth_sock|xauthority|gpg_agent_info|.*_(file|path|dir|url|header|name|id))$")
+_HARMLESS = re.compile(
+    r"(?i)^((old)?pwd|ssh_auth_sock|xauthority|gpg_agent_info|.*_(file|path|dir|url|header|name|id))$"
+)
 _MIN_LENGTH = 8
 
 # Every shape begins with one of these literals (after so many characters), by which it is found: that is several times
@@ -31,12 +33,13 @@ _LITERALS = (
     *((text, 0) for text in ("://", "-----BEGIN ")),
     ("earer ", 1),
 )
-# A named group is the part that is the secret. All but the last two are one word, and all have a greatest length: that
+# A named group is the part that is the secret. All but the last are one word, and all have a greatest length: that
 # is what makes it possible to redact a stream exactly.
 _KEY_BEGIN = r"-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----"
-_KEY = _KEY_BEGIN + r"[\s\S]{0,8192}?-----END [A-Z ]{0,32}PRIVATE KEY-----"
+_KEY_END = r"-----END [A-Z ]{0,32}PRIVATE KEY-----"
 _SHAPES = (
-    r"sk-[A-Za-z0-9_-]{16,2048}",
+    # Not every word of that kind: `disk-exporter-5c8b9d7f4-x2x8k` is a name.
+    r"sk-(?:(?:ant|proj|svcacct|admin|or|test|live)-[A-Za-z0-9_-]{16,2048}|[A-Za-z0-9]{32,2048})",
     r"gh[pousr]_[A-Za-z0-9]{20,255}",
     r"github_pat_[A-Za-z0-9_]{20,255}",
     r"xox[abprs]-[A-Za-z0-9-]{10,255}",
@@ -44,16 +47,16 @@ _SHAPES = (
     r"eyJ[A-Za-z0-9_-]{8,2400}\.eyJ[A-Za-z0-9_-]{8,2400}\.[A-Za-z0-9_-]{8,2400}",
     r"[Bb]earer (?P<bearer>[A-Za-z0-9._~+/=-]{16,4096})",
     r"://(?P<login>[^\s/:@'\"]{0,64}:[^\s/@'\"]{1,128})(?=@)",
-    _KEY,
-    # A key whose end was cut off: as much as looks like one.
-    _KEY_BEGIN + r"(?:(?:\r?\n|\\n)[A-Za-z0-9+/=]{16,100}){0,80}",
+    # A private key goes to its end; if that was cut off, as far as it looks like one.
+    rf"(?P<key>{_KEY_BEGIN})" + r"(?:(?:\r?\n|\\n)[A-Za-z0-9+/=]{16,100}){0,80}",
 )
 _LONGEST_WORD = 8192
-_LONGEST_KEY = 8400
+_LONGEST_KEY = 8500
+_LONGEST_BODY = 8300
 _LITERALS_BYTES = tuple((text.encode(), ahead) for text, ahead in _LITERALS)
 _SHAPE = "|".join(f"(?:{s})" for s in _SHAPES)
 _SHAPE_TEXT, _SHAPE_BYTES = re.compile(_SHAPE, re.ASCII), re.compile(_SHAPE.encode())
-_KEY_BYTES = re.compile(_KEY.encode())
+_KEY_END_TEXT, _KEY_END_BYTES = re.compile(_KEY_END), re.compile(_KEY_END.encode())
 _MAYBE_KEY = re.compile(rb"-----BEGIN (?:[A-Z ]{0,43}-{0,4}\Z|[A-Z ]{0,32}PRIVATE KEY-----)")
 _BLANKS = tuple(bytes([b]) for b in b" \t\n\r\f\v")
 
@@ -93,7 +96,7 @@ class Redactor:
 
     def text(self, value: str) -> str:
         """The string without secrets."""
-        spans = _spans(value, len(value), self._texts, _LITERALS, _SHAPE_TEXT)
+        spans = _spans(value, len(value), self._texts, _LITERALS, _SHAPE_TEXT, _KEY_END_TEXT)
         if not spans:
             return value
         out: list[str] = []
@@ -156,7 +159,7 @@ class RedactFilter:
     def _pass_on(self, data: bytes, upto: int) -> bytes:
         out: list[bytes] = []
         covered = self._covered
-        for start, end in _spans(data, upto, self._secrets, _LITERALS_BYTES, _SHAPE_BYTES):
+        for start, end in _spans(data, upto, self._secrets, _LITERALS_BYTES, _SHAPE_BYTES, _KEY_END_BYTES):
             if start >= covered:
                 out += (data[covered:start], MASK.encode())
             covered = max(covered, end)
@@ -172,7 +175,8 @@ class RedactFilter:
             certain -= 7
         begin = data.find(b"-----BEGIN ", max(0, len(data) - _LONGEST_KEY))
         while 0 <= begin < certain:
-            if _MAYBE_KEY.match(data, begin) and not _KEY_BYTES.match(data, begin):
+            maybe = _MAYBE_KEY.match(data, begin)
+            if maybe and not _KEY_END_BYTES.search(data, maybe.end(), maybe.end() + _LONGEST_BODY):
                 return min(self._before_secret(data), begin)
             begin = data.find(b"-----BEGIN ", begin + 1)
         return min(self._before_secret(data), certain)
@@ -188,7 +192,14 @@ class RedactFilter:
         return first
 
 
-def _spans(value: Any, upto: int, secrets: list[Any], literals: tuple[Any, ...], shape: re.Pattern[Any]) -> list[_Span]:
+def _spans(
+    value: Any,
+    upto: int,
+    secrets: list[Any],
+    literals: tuple[Any, ...],
+    shape: re.Pattern[Any],
+    key_end: re.Pattern[Any],
+) -> list[_Span]:
     """Where secrets are that begin before ``upto``, sorted; they may overlap."""
     spans: list[_Span] = []
     for secret in secrets:
@@ -200,6 +211,11 @@ def _spans(value: Any, upto: int, secrets: list[Any], literals: tuple[Any, ...],
         start = value.find(literal, ahead)
         while 0 <= start - ahead < upto:
             if match := shape.match(value, start - ahead):
-                spans.append(match.span(match.lastgroup or 0))
+                begin, end = match.span(match.lastgroup or 0)
+                if match.lastgroup == "key":
+                    begin, body = match.start(), match.end("key")
+                    found = key_end.search(value, body, body + _LONGEST_BODY)
+                    end = found.end() if found else match.end()
+                spans.append((begin, end))
             start = value.find(literal, start + 1)
     return sorted(spans)

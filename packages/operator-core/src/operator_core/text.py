@@ -6,13 +6,15 @@ import re
 
 __all__ = ["clip", "first_line", "printable"]
 
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])?")
+_ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])?"
+)
 # Bidirectional controls can make a line read differently from what it says.
 _BIDI = re.compile("[\u202a-\u202e\u2066-\u2069\u200e\u200f]")
 
 
 def printable(text: str) -> str:
-    """The text without terminal escapes; other control characters become ``\\xNN``, line breaks and tabs stay."""
+    r"""The text without terminal escapes; other control characters become ``\xNN``, line breaks and tabs stay."""
     text = _BIDI.sub("", _ESCAPES.sub("", text)).replace("\r\n", "\n")
     return "".join(
         c if c in "\n\t" or (ord(c) >= 32 and not 0x7F <= ord(c) < 0xA0) else f"\\x{ord(c):02x}" for c in text

@@ -115,7 +115,7 @@ def stored_json(value: Any, default: Callable[[Any], Any] | None = None) -> str:
 
 
 def chain_hash(prev_hash: str, *fields: object) -> str:
-    """SHA-256 (hex) over the previous hash and the fields; each field is framed by JSON, so none can run into another."""
+    """SHA-256 (hex) over the previous hash and the fields, framed by JSON so that none can run into another."""
     return hashlib.sha256(json.dumps([prev_hash, *fields], ensure_ascii=True).encode()).hexdigest()
 
 

@@ -109,11 +109,11 @@ class Invariant(_Frozen):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
     description: str = ""
-    """For people and for the agent: what is wrong when it does not hold."""
+    """What must hold, in words, for people and for the agent."""
     probe: Probe | None = None
     """How to look. None: the subject's own checker reports it."""
     expect: str | None = None
-    """Comparison that holds when healthy, e.g. ``== 10``, ``< 0.5``, ``=~ ^ok``. None: the probe only has to succeed."""
+    """Comparison that holds when healthy: ``== 10``, ``< 0.5``, ``=~ ^ok``. None: the probe only has to succeed."""
     on_error: Literal["red", "unknown"] | None = None
     """What a failed look means. None: ``red`` for a probe that only tests reachability, else ``unknown``."""
     severity: Literal["critical", "warning", "info"] = "warning"

@@ -33,5 +33,6 @@ class MonitorState(NamedTuple):
     last_value: str | None
     updated_at: datetime
 
+
 MONITOR_BLIND = "monitor-blind"
 """Name of the incident "an invariant cannot be observed"; a person mends it, no worker claims it."""

@@ -95,7 +95,7 @@ def check_transition(ticket_id: int, old: TicketStatus, new: TicketStatus) -> No
     """Raise :class:`TransitionRefused` unless the table allows ``old -> new``."""
     if new not in TRANSITIONS[old]:
         raise TransitionRefused(
-            f"Ticket #{ticket_id} is {old} and cannot become {new}; look at it with `operator tickets show {ticket_id}`."
+            f"Ticket #{ticket_id} is {old} and cannot become {new}; see `operator tickets show {ticket_id}`."
         )
 
 

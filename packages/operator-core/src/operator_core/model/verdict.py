@@ -111,11 +111,15 @@ def decide(clauses: tuple[ClauseResult, ...], *, seen_red: bool, check_hash: str
         return Verdict(VerdictKind.REFUTED, first.why, clauses, check_hash, failed)
     blind = [c for c in required if c.state is ClauseState.COULD_NOT_LOOK]
     if blind:
-        return Verdict(VerdictKind.INCONCLUSIVE, blind[0].why, clauses, check_hash, tuple(c.clause.value for c in blind))
+        return Verdict(
+            VerdictKind.INCONCLUSIVE, blind[0].why, clauses, check_hash, tuple(c.clause.value for c in blind)
+        )
     missing = [c for c in required if c.state is ClauseState.NOT_PROVED]
     if missing or not required:
         why = missing[0].why if missing else "no clause is required, so nothing was proved"
         return Verdict(VerdictKind.UNPROVEN, why, clauses, check_hash, tuple(c.clause.value for c in missing))
     if not seen_red:
-        return Verdict(VerdictKind.UNPROVEN, "the invariant was already green before the work began", clauses, check_hash)
+        return Verdict(
+            VerdictKind.UNPROVEN, "the invariant was already green before the work began", clauses, check_hash
+        )
     return Verdict(VerdictKind.VERIFIED, "every required clause was observed by the platform", clauses, check_hash)

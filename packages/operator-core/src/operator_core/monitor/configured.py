@@ -63,7 +63,7 @@ class ConfiguredChecker:
         out = []
         for name, seen in self._seen(observation, "red").items():
             invariant, at = self._invariants[name], parse_iso(seen["at"])
-            message = f"{invariant.description or name}: {seen['detail']}"
+            message = f"Does not hold: {(invariant.description or name).rstrip('.')} ({seen['detail']})"
             out.append(InvariantViolation(name, message, at, at, severity=invariant.severity))
         return out
 

@@ -1,0 +1,306 @@
+"""One database per process: connections, settings of each engine, migrations, and errors that a person can act on."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from sqlalchemy import Executable, event, text
+from sqlalchemy.engine import URL, Row, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import AsyncAdaptedQueuePool
+
+from operator_core.db.migrations import upgrade
+from operator_core.db.schema import SCHEMA_REVISION
+from operator_core.errors import ConfigError, SchemaMismatch, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from operator_core.redaction import Redactor
+
+__all__ = ["Database", "parse_url", "safe_url"]
+
+_READERS = 3
+_BUSY_MS = 30_000
+_SHM_STEP = 64 * 1024
+# A client that is stopped inside a transaction must not hold its locks for longer than this.
+_PG_SETTINGS = {"idle_in_transaction_session_timeout": "10000", "lock_timeout": "30000", "application_name": "operator"}
+NOTIFY_CHANNEL = "operator_ready"
+_READY = "operator_ready"
+# Serialisation failure, deadlock, lock time-out: nothing is wrong with the statement, only with the moment.
+_TRY_AGAIN = frozenset({"40001", "40P01", "55P03"})
+
+
+def parse_url(where: str | os.PathLike[str]) -> URL:
+    """The SQLAlchemy URL of a path or of a database URL.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    given = os.fspath(where)
+    if "://" not in given:
+        return URL.create("sqlite+aiosqlite", database=str(Path(given).expanduser()))
+    try:
+        url = make_url(given)
+    except (ArgumentError, ValueError):
+        raise ConfigError(f"{safe_url(given)!r} is neither a file nor a database URL; check `--db`.") from None
+    match url.get_backend_name():
+        case "sqlite":
+            return url.set(drivername="sqlite+aiosqlite")
+        case "postgresql" | "postgres":
+            return url.set(drivername="postgresql+asyncpg")
+    raise ConfigError(f"{url.get_backend_name()} is not supported; `--db` takes an SQLite file or a postgresql:// URL.")
+
+
+def safe_url(where: str | os.PathLike[str]) -> str:
+    """The address without its password, for messages."""
+    given = os.fspath(where)
+    if "://" not in given:
+        return given
+    try:
+        return make_url(given).render_as_string(hide_password=True)
+    except (ArgumentError, ValueError):
+        return given.split("@")[-1]
+
+
+class Database:
+    """An open store, shared by everything in one process.
+
+    Use :meth:`open`; it creates or upgrades the schema once. On SQLite all writes of a process go through one
+    connection (they queue in asyncio instead of in busy loops) and reads through others that cannot write.
+
+    Attributes:
+        url: Where it is.
+        redactor: Takes secrets out of everything that is written.
+        ready: Set whenever this process makes a ticket claimable; a worker in the same process waits on it.
+    """
+
+    def __init__(self, url: URL, redactor: Redactor) -> None:
+        self.url = url
+        self.redactor = redactor
+        self.ready = asyncio.Event()
+        self.sqlite = url.get_backend_name() == "sqlite"
+        if self.sqlite:
+            self._rw = self._sqlite_engine(1, writes=True)
+            self._ro = self._sqlite_engine(_READERS, writes=False)
+            self._auto = self._rw
+        else:
+            try:
+                self._rw = self._ro = create_async_engine(
+                    url, pool_size=8, max_overflow=8, pool_pre_ping=True, connect_args={"server_settings": _PG_SETTINGS}
+                )
+            except ModuleNotFoundError:
+                raise ConfigError("PostgreSQL needs the extra `postgres`: install `operator-core[postgres]`.") from None
+            # Single statements commit on the server: no client can be stopped inside an open transaction.
+            self._auto = self._rw.execution_options(isolation_level="AUTOCOMMIT")
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls, where: str | os.PathLike[str], *, redactor: Redactor | None = None, create: bool = True
+    ) -> AsyncIterator[Self]:
+        """Open the store, creating or upgrading its schema.
+
+        Args:
+            where: Path of an SQLite file or a database URL.
+            redactor: Default: one that knows the secret-looking variables of this process's environment.
+            create: False: a database that does not exist yet is an error (for commands that only read).
+
+        Raises:
+            StoreUnavailable: It cannot be reached, or is no database.
+            StoreReadOnly: Its file or folder cannot be written.
+            SchemaMismatch: A newer Operator wrote it.
+        """
+        url = parse_url(where)
+        if url.get_backend_name() == "sqlite":
+            _prepare_file(url, create)
+        database = cls(url, redactor or Redactor.from_environment())
+        try:
+            async with database._guarded():
+                await database._bring_up_to_date()
+            yield database
+        finally:
+            await database.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._rw.dispose()
+        await self._ro.dispose()
+
+    @property
+    def name(self) -> str:
+        """The address without a password; for SQLite the file's path."""
+        return (self.url.database or "") if self.sqlite else self.url.render_as_string(hide_password=True)
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[AsyncConnection]:
+        """A write transaction; keep it to a few statements and await nothing else inside."""
+        async with self._guarded(), self._rw.begin() as connection:
+            connection.info.pop(_READY, None)
+            yield connection
+            ready = connection.info.pop(_READY, False)
+        # Not before the commit: whoever is woken looks at once, and must find what woke it.
+        if ready:
+            self.ready.set()
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncConnection]:
+        """A connection for reading; never blocks writers."""
+        async with self._guarded(), self._ro.connect() as connection:
+            yield connection
+
+    async def one(self, statement: Executable, **values: Any) -> Sequence[Row[Any]]:
+        """Run one writing statement that commits by itself; its returned rows."""
+        async with self._guarded(), self._auto.begin() as connection:
+            return (await connection.execute(statement, values)).all()
+
+    async def fetch(self, statement: Executable, **values: Any) -> Sequence[Row[Any]]:
+        """Run one reading statement; its rows."""
+        async with self.read() as connection:
+            return (await connection.execute(statement, values)).all()
+
+    async def notify(self, connection: AsyncConnection) -> None:
+        """Say that work became claimable; all processes hear it when this transaction (:meth:`begin`) commits."""
+        if not self.sqlite:
+            await connection.execute(text(f"SELECT pg_notify('{NOTIFY_CHANNEL}', '')"))
+        connection.info[_READY] = True
+
+    @asynccontextmanager
+    async def _guarded(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except IntegrityError:
+            raise
+        except (DBAPIError, OSError, TimeoutError, PoolTimeout) as error:
+            translated = self._translate(error)
+            if translated is None:
+                raise
+            raise translated from error
+
+    def _translate(self, error: BaseException) -> StoreError | None:
+        """What it means for the person at the keyboard; None: a mistake of ours, which keeps its traceback."""
+        detail = (str(getattr(error, "orig", None) or error).strip() or type(error).__name__).splitlines()[0]
+        detail = re.sub(r"\[Errno -?\d+\] |^<class '[^>]*'>: ", "", detail)
+        words = detail.lower()
+        code = _sqlstate(error)
+        shown = self.name
+        if getattr(error, "errno", None) == errno.ENOSPC or code == "53100" or "disk is full" in words:
+            return StoreFull(
+                f"The disk under {shown} is full; free some space and start again, nothing stored is lost."
+            )
+        if code == "25006" or "readonly" in words:
+            return StoreReadOnly(
+                f"The database {shown} is read-only; give it write permission or choose another with --db."
+            )
+        if "not a database" in words or "malformed" in words:
+            return StoreUnavailable(f"{shown} is not an Operator database or is damaged; choose another with --db.")
+        if code == "42P01" or "no such table" in words:
+            return SchemaMismatch(f"{shown} has no Operator tables; choose another with --db.")
+        if isinstance(error, (OSError, TimeoutError, PoolTimeout)) or (not self.sqlite and _connection_lost(error)):
+            return StoreUnavailable(f"The database {shown} cannot be reached ({detail}); start it or check --db.")
+        if self.sqlite and ("disk i/o" in words or "unable to open" in words) and self._no_space():
+            return StoreFull(
+                f"The disk under {shown} is full; free some space and start again, nothing stored is lost."
+            )
+        if code in _TRY_AGAIN or (self.sqlite and any(w in words for w in ("unable to open", "disk i/o", "locked"))):
+            return StoreUnavailable(f"The database {shown} cannot be used ({detail}); check it and --db.")
+        return None
+
+    def _no_space(self) -> bool:
+        """Whether SQLite's index of its write-ahead log cannot grow: a full disk that it calls an I/O error."""
+        try:
+            return shutil.disk_usage(Path(self.name).absolute().parent).free < _SHM_STEP
+        except OSError:
+            return False
+
+    async def _bring_up_to_date(self) -> None:
+        async with self._ro.connect() as connection:
+            revision = await connection.run_sync(_revision)
+        if revision != SCHEMA_REVISION:
+            async with self._rw.begin() as connection:
+                await connection.run_sync(upgrade)
+
+    def _sqlite_engine(self, size: int, *, writes: bool) -> AsyncEngine:
+        engine = create_async_engine(
+            self.url, poolclass=AsyncAdaptedQueuePool, pool_size=size, max_overflow=0, pool_timeout=60
+        )
+
+        @event.listens_for(engine.sync_engine, "connect")
+        def _connected(connection: Any, record: Any) -> None:
+            connection.isolation_level = None  # BEGIN is said below, so that it can be IMMEDIATE
+            cursor = connection.cursor()
+            pragmas = [f"busy_timeout={_BUSY_MS}", "foreign_keys=ON"]
+            pragmas += ["journal_mode=WAL", "synchronous=FULL"] if writes else ["query_only=ON"]
+            try:
+                for pragma in pragmas:
+                    cursor.execute(f"PRAGMA {pragma}")
+            except BaseException:
+                # The pool does not know the connection yet: nobody else would close its file and end its thread.
+                cursor.close()
+                connection.close()
+                raise
+            cursor.close()
+
+        @event.listens_for(engine.sync_engine, "begin")
+        def _begun(connection: Any) -> None:
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+        return engine
+
+
+def _prepare_file(url: URL, create: bool) -> None:
+    path = Path(url.database or "")
+    if path.exists() or str(path) in ("", ":memory:"):
+        if path.is_dir():
+            raise StoreUnavailable(f"{path} is a folder; `--db` takes the path of a file.")
+        if path.exists() and not os.access(path, os.W_OK):
+            raise StoreReadOnly(
+                f"The database {path} is read-only; give it write permission or choose another with --db."
+            )
+        return
+    if not create:
+        raise StoreUnavailable(f"There is no database at {path}; check --db, or create one with `operator init`.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # The journal may hold what tools printed: for the owner's eyes only.
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    except OSError as error:
+        raise StoreReadOnly(
+            f"The database {path} cannot be created ({error.strerror}); choose another place with --db."
+        ) from None
+
+
+def _sqlstate(error: BaseException) -> str:
+    """PostgreSQL's five characters for what happened; empty if it did not come from there."""
+    return str(getattr(getattr(error, "orig", None) or error, "sqlstate", None) or "")
+
+
+def _connection_lost(error: BaseException) -> bool:
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    code = _sqlstate(error)
+    words = str(error).lower()
+    return (
+        code[:2] in ("08", "28", "3D")
+        or code in ("57P01", "57P02", "57P03", "53300")
+        or ("connection" in words and any(w in words for w in ("closed", "refused", "lost")))
+        or "InterfaceError" in type(getattr(error, "orig", None) or error).__name__
+    )
+
+
+def _revision(connection: Any) -> str | None:
+    try:
+        found = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+    except SQLAlchemyError as error:
+        message = str(error).lower()
+        if "no such table" in message or "does not exist" in message:
+            connection.rollback()
+            return None
+        raise
+    return str(found)

@@ -1,0 +1,427 @@
+"""The work queue: who may work on which ticket now, and how it passes on when that worker dies.
+
+A claim ties a ticket to one *incarnation* of a worker (a row that holds the lease) and gives it a fresh fence. Every
+later write of the session carries that fence in the same statement. A worker row, once gone, never returns, and the
+foreign key makes the database itself refuse a claim by a worker that was declared dead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from sqlalchemy import BigInteger, Integer, Text, and_, bindparam, case, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from operator_core import clock
+from operator_core.db import ledger
+from operator_core.db.engine import Database
+from operator_core.db.schema import agent_log_entries, db_now_ms, inbox, tickets, workers
+from operator_core.db.tickets import close_session_row, ticket_of
+from operator_core.errors import Fenced
+from operator_core.model.monitor import MONITOR_BLIND
+from operator_core.model.ticket import Reason, Ticket, TicketStatus, check_transition
+
+__all__ = ["Claim", "Message", "WorkQueue"]
+
+_NOW = db_now_ms()
+_FOREVER_MS = 2**53
+
+
+class Claim(NamedTuple):
+    """The right to work on one ticket.
+
+    Attributes:
+        ticket: As it was when it was claimed; ``ticket.session_id`` is the session to resume, if there is one.
+        worker: The incarnation that holds the lease.
+        fence: Carried by every write of this claim.
+        wake: The message counter, for :meth:`WorkQueue.park`.
+    """
+
+    ticket: Ticket
+    worker: str
+    fence: int
+    wake: int
+
+    @property
+    def ticket_id(self) -> int:
+        """The ticket's number."""
+        assert self.ticket.id is not None
+        return self.ticket.id
+
+
+class Message(NamedTuple):
+    """Something that was said to a session."""
+
+    text: str
+    actor: str
+
+
+_mine = and_(
+    tickets.c.id == bindparam("ticket", type_=Integer),
+    tickets.c.fence == bindparam("own_fence", type_=Integer),
+    tickets.c.status == "running",
+)
+_candidate = tickets.alias("candidate")
+_ready = and_(
+    _candidate.c.status == "open",
+    _candidate.c.held.is_(False),
+    _candidate.c.run_at <= _NOW,
+    # A monitor that cannot see is for a person to mend: nothing could prove an agent's repair of it.
+    _candidate.c.invariant_name != MONITOR_BLIND,
+)
+_ANY_READY = select(_candidate.c.id).where(_ready).limit(1)
+_pick = (
+    select(_candidate.c.id)
+    .where(_ready)
+    .order_by(_candidate.c.priority.desc(), _candidate.c.id)
+    .limit(bindparam("n", type_=Integer))
+    .with_for_update(skip_locked=True)
+    .cte("pick")
+)
+_CLAIM = (
+    update(tickets)
+    .where(tickets.c.id.in_(select(_pick.c.id)))
+    .values(
+        status="running",
+        owner=bindparam("worker", type_=Text),
+        fence=tickets.c.fence + 1,
+        reason=Reason.CLAIMED.value,
+        updated_at=bindparam("now", type_=Text),
+    )
+    .returning(tickets)
+)
+_REGISTER = insert(workers).values(lease_until=_NOW + bindparam("ttl", type_=BigInteger))
+_BEAT = (
+    update(workers)
+    .where(workers.c.id == bindparam("worker", type_=Text))
+    .values(lease_until=_NOW + bindparam("ttl", type_=BigInteger))
+    .returning(workers.c.id)
+)
+_OWNED = select(tickets.c.id, tickets.c.fence, tickets.c.cancel_requested, tickets.c.wake).where(
+    tickets.c.owner == bindparam("worker", type_=Text), tickets.c.status == "running"
+)
+_DEAD = select(workers.c.id).where(workers.c.lease_until < _NOW).with_for_update(skip_locked=True)
+_ANY_DUE = select(workers.c.id.label("id")).where(workers.c.lease_until < _NOW).limit(1)
+_ANY_WAITER = select(tickets.c.id).where(tickets.c.status == "waiting_for_input", tickets.c.run_at <= _NOW).limit(1)
+_TAKE_BACK = (
+    update(tickets)
+    .where(tickets.c.status == "running", tickets.c.owner.in_(bindparam("dead", expanding=True)))
+    .values(
+        status=case((tickets.c.cancel_requested, "canceled"), else_="open"),
+        reason=case((tickets.c.cancel_requested, Reason.BY_HAND.value), else_=Reason.LEASE_EXPIRED.value),
+        owner=None,
+        run_at=0,
+        updated_at=bindparam("now", type_=Text),
+    )
+    .returning(tickets.c.id, tickets.c.status, tickets.c.session_id, tickets.c.fence)
+)
+_BURY = delete(workers).where(workers.c.id.in_(bindparam("dead", expanding=True)))
+_WAKE_DUE = (
+    update(tickets)
+    .where(tickets.c.status == "waiting_for_input", tickets.c.run_at <= _NOW)
+    .values(status="open", run_at=0, updated_at=bindparam("now", type_=Text))
+    .returning(tickets.c.id, tickets.c.session_id)
+)
+_LOCK_MINE = select(tickets).where(_mine).with_for_update()
+_SEE_MINE = select(tickets.c.wake).where(_mine).with_for_update(read=True)
+_PARK = (
+    update(tickets)
+    .where(_mine, tickets.c.wake == bindparam("seen", type_=Integer), tickets.c.cancel_requested.is_(False))
+    .values(
+        status="waiting_for_input",
+        reason=Reason.ASKED_A_PERSON.value,
+        owner=None,
+        run_at=_NOW + bindparam("wait_ms", type_=BigInteger),
+        updated_at=bindparam("now", type_=Text),
+    )
+    .returning(tickets.c.session_id)
+)
+_LETTERS = (
+    select(inbox.c.id, inbox.c.body).where(inbox.c.ticket_id == bindparam("ticket", type_=Integer)).order_by(inbox.c.id)
+)
+# Entries that a claim writes before it has done anything: a session that kills its workers writes them every time.
+_NO_PROGRESS = ("resumed", "sandbox_report")
+_FENCES = select(
+    func.max(case((agent_log_entries.c.entry_type.not_in(_NO_PROGRESS), agent_log_entries.c.fence))).label("progress"),
+    func.min(agent_log_entries.c.fence).label("first"),
+).where(agent_log_entries.c.session_id == bindparam("session", type_=Text))
+
+
+class WorkQueue:
+    """Claims, leases and fences over a store."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    # ---- a worker process
+
+    async def register(self, worker: str, lease_s: float) -> None:
+        """Announce one incarnation of a worker; its lease runs from now."""
+        row = {"id": worker, "host": socket.gethostname(), "pid": os.getpid(), "started_at": clock.iso()}
+        async with self.database.begin() as c:
+            await c.execute(_REGISTER, {**row, "ttl": int(lease_s * 1000)})
+
+    async def heartbeat(self, worker: str, lease_s: float) -> None:
+        """Renew the lease of everything this process works on, with one row.
+
+        Raises:
+            Fenced: It was declared dead; the process must stop at once.
+        """
+        if not await self.database.one(_BEAT, worker=worker, ttl=int(lease_s * 1000)):
+            raise Fenced("This worker was declared dead because its lease ran out; it stops and writes nothing more.")
+
+    async def retire(self, worker: str) -> None:
+        """Leave in good order; whatever is still claimed becomes claimable at once."""
+        async with self.database.begin() as c:
+            await self._take_back(c, [worker])
+
+    async def claim(self, worker: str, n: int = 1) -> list[Claim]:
+        """Take up to ``n`` tickets, highest priority first, then oldest; each goes to exactly one worker.
+
+        Raises:
+            Fenced: This worker was declared dead.
+        """
+        if not await self.database.fetch(_ANY_READY):
+            return []
+        try:
+            async with self.database.begin() as c:
+                rows = (await c.execute(_CLAIM, {"worker": worker, "n": n, "now": clock.iso()})).all()
+                for row in rows:
+                    await ledger.append(
+                        self.database,
+                        c,
+                        "transition",
+                        ticket_id=row.id,
+                        session_id=row.session_id,
+                        old="open",
+                        new="running",
+                        reason=Reason.CLAIMED.value,
+                        actor=f"worker:{worker}",
+                        fence=row.fence,
+                    )
+        except IntegrityError:
+            raise Fenced("This worker was declared dead because its lease ran out; it stops.") from None
+        rows = sorted(rows, key=lambda r: (-r.priority, r.id))
+        return [Claim(ticket_of(r), worker, r.fence, r.wake) for r in rows]
+
+    async def owned(self, worker: str) -> dict[tuple[int, int], tuple[bool, int]]:
+        """What the store says this worker has: ``(ticket, fence) -> (cancel requested, message counter)``."""
+        return {(r.id, r.fence): (r.cancel_requested, r.wake) for r in await self.database.fetch(_OWNED, worker=worker)}
+
+    async def reap(self) -> int:
+        """Take back the tickets of dead workers and wake those whose waiting time is over.
+
+        Any worker may do it at any time, any number of times; there is no leader.
+
+        Returns:
+            How many tickets became claimable.
+        """
+        if not await self.database.fetch(_ANY_DUE) and not await self.database.fetch(_ANY_WAITER):
+            return 0
+        async with self.database.begin() as c:
+            dead = [r.id for r in (await c.execute(_DEAD)).all()]
+            count = await self._take_back(c, dead) if dead else 0
+            for row in (await c.execute(_WAKE_DUE, {"now": clock.iso()})).all():
+                await ledger.append(
+                    self.database,
+                    c,
+                    "transition",
+                    ticket_id=row.id,
+                    session_id=row.session_id,
+                    old="waiting_for_input",
+                    new="open",
+                    reason="deadline",
+                    actor="clock",
+                )
+                count += 1
+            if count:
+                await self.database.notify(c)
+            return count
+
+    async def _take_back(self, c: Any, dead: list[str]) -> int:
+        count = 0
+        for row in (await c.execute(_TAKE_BACK, {"dead": dead, "now": clock.iso()})).all():
+            canceled = row.status == TicketStatus.CANCELED
+            if canceled and row.session_id:
+                await close_session_row(self.database, c, row.session_id, "canceled", "canceled by a person")
+            await ledger.append(
+                self.database,
+                c,
+                "transition",
+                ticket_id=row.id,
+                session_id=row.session_id,
+                old="running",
+                new=row.status,
+                reason=Reason.BY_HAND.value if canceled else Reason.LEASE_EXPIRED.value,
+                actor="reaper",
+                fence=row.fence,
+            )
+            count += not canceled
+        await c.execute(_BURY, {"dead": dead})
+        if count:
+            await self.database.notify(c)
+        return count
+
+    async def fences_without_progress(self, claim: Claim) -> int:
+        """How many claims in a row, before this one, brought the session no further."""
+        if claim.ticket.session_id is None:
+            return 0
+        (row,) = await self.database.fetch(_FENCES, session=claim.ticket.session_id)
+        last = row.progress
+        if last is None:
+            last = claim.fence - 1 if row.first is None else row.first - 1
+        return claim.fence - 1 - int(last)
+
+    # ---- the owner of a claim
+
+    async def finish(
+        self,
+        claim: Claim,
+        status: TicketStatus,
+        reason: Reason,
+        *,
+        diagnosis: str,
+        session_id: str | None,
+        session_status: str,
+        watch_s: float = 0.0,
+    ) -> TicketStatus:
+        """End the work on a ticket: its state, its session and the ledger change together.
+
+        A cancellation that arrived meanwhile wins: the ticket is then ``canceled``, whatever the result was.
+
+        Returns:
+            The state that the ticket really has now.
+
+        Raises:
+            Fenced: Somebody else owns the ticket.
+        """
+        now = clock.now()
+        async with self.database.begin() as c:
+            row = (await c.execute(_LOCK_MINE, {"ticket": claim.ticket_id, "own_fence": claim.fence})).first()
+            if row is None:
+                raise Fenced
+            if row.cancel_requested and status is not TicketStatus.CANCELED:
+                status, reason, session_status = TicketStatus.CANCELED, Reason.BY_HAND, "canceled"
+            check_transition(claim.ticket_id, TicketStatus.RUNNING, status)
+            resolved = status is TicketStatus.RESOLVED
+            await c.execute(
+                update(tickets)
+                .where(tickets.c.id == claim.ticket_id)
+                .values(
+                    status=status.value,
+                    reason=reason.value,
+                    owner=None,
+                    held=False,
+                    cancel_requested=False,
+                    diagnosis=self.database.redactor.column(diagnosis),
+                    resolved_at=clock.iso(now) if resolved else None,
+                    watch_until=clock.iso(now + timedelta(seconds=watch_s)) if resolved and watch_s else None,
+                    updated_at=clock.iso(now),
+                )
+            )
+            if session_id is not None:
+                await close_session_row(self.database, c, session_id, session_status, diagnosis)
+            await ledger.append(
+                self.database,
+                c,
+                "transition",
+                ticket_id=claim.ticket_id,
+                session_id=session_id,
+                old="running",
+                new=status.value,
+                reason=reason.value,
+                actor=f"worker:{claim.worker}",
+                fence=claim.fence,
+            )
+        return status
+
+    async def release(self, claim: Claim, *, delay_s: float = 0.0) -> None:
+        """Give a ticket back unfinished; any worker resumes its session, not before ``delay_s``.
+
+        Raises:
+            Fenced: Somebody else owns the ticket.
+        """
+        async with self.database.begin() as c:
+            row = (await c.execute(_LOCK_MINE, {"ticket": claim.ticket_id, "own_fence": claim.fence})).first()
+            if row is None:
+                raise Fenced
+            status = TicketStatus.CANCELED if row.cancel_requested else TicketStatus.OPEN
+            reason = Reason.BY_HAND if row.cancel_requested else Reason.RELEASED
+            await c.execute(
+                update(tickets)
+                .where(tickets.c.id == claim.ticket_id)
+                .values(
+                    status=status.value,
+                    reason=reason.value,
+                    owner=None,
+                    run_at=_NOW + int(delay_s * 1000) if delay_s else 0,
+                    updated_at=clock.iso(),
+                )
+            )
+            if row.cancel_requested and row.session_id:
+                await close_session_row(self.database, c, row.session_id, "canceled", "canceled by a person")
+            await ledger.append(
+                self.database,
+                c,
+                "transition",
+                ticket_id=claim.ticket_id,
+                session_id=row.session_id,
+                old="running",
+                new=status.value,
+                reason=reason.value,
+                actor=f"worker:{claim.worker}",
+                fence=claim.fence,
+            )
+            if status is TicketStatus.OPEN:
+                await self.database.notify(c)
+
+    async def park(self, claim: Claim, seen: int, *, wait_s: float | None = None) -> bool:
+        """Wait for a person, for days if need be: no process, no lease, no cost.
+
+        Args:
+            seen: The message counter of the last look into the inbox.
+            wait_s: Wake by itself after so many seconds; None: never.
+
+        Returns:
+            False when a message or a cancellation arrived since; look again.
+        """
+        wait_ms = _FOREVER_MS // 2 if wait_s is None else int(wait_s * 1000)
+        async with self.database.begin() as c:
+            parameters = {"ticket": claim.ticket_id, "own_fence": claim.fence, "seen": seen, "wait_ms": wait_ms}
+            row = (await c.execute(_PARK, {**parameters, "now": clock.iso()})).first()
+            if row is None:
+                return False
+            await ledger.append(
+                self.database,
+                c,
+                "transition",
+                ticket_id=claim.ticket_id,
+                session_id=row.session_id,
+                old="running",
+                new="waiting_for_input",
+                reason=Reason.ASKED_A_PERSON.value,
+                actor=f"worker:{claim.worker}",
+                fence=claim.fence,
+            )
+            return True
+
+    async def letters(self, c: Any, claim: Claim) -> tuple[list[Message], int]:
+        """Take the messages out of the inbox, inside the transaction that journals them.
+
+        Returns:
+            The messages, oldest first, and the message counter to :meth:`park` with.
+
+        Raises:
+            Fenced: Somebody else owns the ticket.
+        """
+        wake = (await c.execute(_SEE_MINE, {"ticket": claim.ticket_id, "own_fence": claim.fence})).scalar()
+        if wake is None:
+            raise Fenced
+        rows = (await c.execute(_LETTERS, {"ticket": claim.ticket_id})).all()
+        if rows:
+            await c.execute(delete(inbox).where(inbox.c.id.in_([r.id for r in rows])))
+        return [Message(**json.loads(r.body)) for r in rows], int(wake)

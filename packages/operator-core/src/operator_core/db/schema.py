@@ -1,0 +1,326 @@
+"""The tables, once, for SQLite and PostgreSQL.
+
+The seed's columns come first in each table, exactly as the seed names them; what the product adds follows. Times of the
+seed's tables are ISO 8601 text in UTC; leases are milliseconds of the database's own clock, which is one clock for all
+machines.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.sql.expression import FunctionElement
+
+__all__ = [
+    "SCHEMA_REVISION",
+    "SCHEMA_SQL",
+    "agent_log_entries",
+    "agent_sessions",
+    "blob_chunks",
+    "db_now_ms",
+    "inbox",
+    "ledger",
+    "ledger_head",
+    "metadata",
+    "monitor_states",
+    "tickets",
+    "triggers",
+    "workers",
+]
+
+SCHEMA_REVISION = "0001"
+"""Newest migration; a database at another revision is upgraded or refused."""
+
+
+class db_now_ms(FunctionElement[int]):
+    """Milliseconds since 1970 on the database's clock."""
+
+    type = BigInteger()
+    inherit_cache = True
+    name = "db_now_ms"
+
+
+@compiles(db_now_ms, "sqlite")
+def _sqlite_ms(element: Any, compiler: Any, **kw: Any) -> str:
+    return "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+
+
+@compiles(db_now_ms, "postgresql")
+def _postgresql_ms(element: Any, compiler: Any, **kw: Any) -> str:
+    return "(extract(epoch from clock_timestamp()) * 1000)::bigint"
+
+
+class _created_default(FunctionElement[str]):
+    type = Text()
+    inherit_cache = True
+    name = "created_default"
+
+
+@compiles(_created_default, "sqlite")
+def _sqlite_created(element: Any, compiler: Any, **kw: Any) -> str:
+    return "CURRENT_TIMESTAMP"
+
+
+@compiles(_created_default, "postgresql")
+def _postgresql_created(element: Any, compiler: Any, **kw: Any) -> str:
+    return "(CURRENT_TIMESTAMP AT TIME ZONE 'UTC')::text"
+
+
+metadata = MetaData()
+
+
+def _created(name: str) -> Column[str]:
+    return Column(name, Text, nullable=False, server_default=_created_default())
+
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("host", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("started_at", Text, nullable=False),
+    Column("lease_until", BigInteger, nullable=False),
+)
+
+tickets = Table(
+    "tickets",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("violation_key", Text, nullable=False),
+    Column("invariant_name", Text, nullable=False),
+    Column("store_id", Text),
+    Column("status", Text, nullable=False, server_default=text("'open'")),
+    Column("held", Boolean, nullable=False, server_default=text("false")),
+    Column("batch_key", Text),
+    Column("occurrence_count", Integer, nullable=False, server_default=text("1")),
+    Column("first_seen_at", Text, nullable=False),
+    Column("last_seen_at", Text, nullable=False),
+    Column("resolved_at", Text),
+    Column("message", Text, nullable=False),
+    Column("severity", Text, nullable=False, server_default=text("'warning'")),
+    Column("diagnosis", Text),
+    Column("metric_snapshot", Text),
+    Column("subject_context", Text),
+    Column("variant_model", Text),
+    Column("variant_system_prompt", Text),
+    Column("variant_tools_config", Text),
+    _created("created_at"),
+    _created("updated_at"),
+    Column("kind", Text, nullable=False, server_default=text("'incident'")),
+    Column("reason", Text),
+    Column("priority", Integer, nullable=False, server_default=text("0")),
+    Column("run_at", BigInteger, nullable=False, server_default=text("0")),
+    Column("fence", Integer, nullable=False, server_default=text("0")),
+    Column("wake", Integer, nullable=False, server_default=text("0")),
+    Column("owner", Text, ForeignKey("workers.id")),
+    Column("cancel_requested", Boolean, nullable=False, server_default=text("false")),
+    Column("session_id", Text),
+    Column("fingerprint", Text),
+    Column("check_spec", Text),
+    Column("check_hash", Text),
+    Column("reopen_count", Integer, nullable=False, server_default=text("0")),
+    Column("reopened_from", Text),
+    Column("watch_until", Text),
+    Column("flapping", Boolean, nullable=False, server_default=text("false")),
+    sqlite_autoincrement=True,
+)
+_NOT_CLOSED = tickets.c.status.not_in(["resolved", "canceled"])
+Index(
+    "ux_tickets_open_key",
+    tickets.c.violation_key,
+    unique=True,
+    sqlite_where=_NOT_CLOSED,
+    postgresql_where=_NOT_CLOSED,
+)
+Index("idx_tickets_key_resolved", tickets.c.violation_key, tickets.c.resolved_at)
+for _name, _state, _columns in (
+    ("idx_tickets_ready", "open", (tickets.c.priority.desc(), tickets.c.id)),
+    ("idx_tickets_running", "running", (tickets.c.owner,)),
+    ("idx_tickets_waiting", "waiting_for_input", (tickets.c.run_at,)),
+):
+    Index(_name, *_columns, sqlite_where=tickets.c.status == _state, postgresql_where=tickets.c.status == _state)
+
+agent_sessions = Table(
+    "agent_sessions",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("session_id", Text, nullable=False, unique=True),
+    Column("ticket_id", Integer, ForeignKey("tickets.id")),
+    Column("status", Text, nullable=False, server_default=text("'running'")),
+    Column("started_at", Text, nullable=False),
+    Column("ended_at", Text),
+    Column("outcome_summary", Text),
+    _created("created_at"),
+    Column("head_seq", Integer, nullable=False, server_default=text("-1")),
+    Column("head_hash", Text, nullable=False, server_default=text("'" + "0" * 64 + "'")),
+    sqlite_autoincrement=True,
+)
+Index("idx_agent_sessions_ticket", agent_sessions.c.ticket_id)
+Index("idx_agent_sessions_status", agent_sessions.c.status)
+
+agent_log_entries = Table(
+    "agent_log_entries",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("session_id", Text, ForeignKey("agent_sessions.session_id"), nullable=False),
+    Column("entry_type", Text, nullable=False),
+    Column("content", Text, nullable=False),
+    Column("raw_content", Text),
+    Column("tool_name", Text),
+    Column("tool_params", Text),
+    Column("exit_code", Integer),
+    Column("timestamp", Text, nullable=False),
+    _created("created_at"),
+    Column("v", Integer, nullable=False, server_default=text("1")),
+    Column("seq", Integer, nullable=False),
+    Column("phase", Text),
+    Column("tool_use_id", Text),
+    Column("fence", Integer),
+    Column("body", Text),
+    Column("meta", Text),
+    Column("prev_hash", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+    UniqueConstraint("session_id", "seq", name="ux_agent_log_entries_seq"),
+    sqlite_autoincrement=True,
+)
+Index("idx_agent_log_entries_session", agent_log_entries.c.session_id)
+
+blob_chunks = Table(
+    "blob_chunks",
+    metadata,
+    Column("digest", Text, primary_key=True),
+    Column("n", Integer, primary_key=True),
+    Column("data", LargeBinary, nullable=False),
+)
+
+ledger = Table(
+    "ledger",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("kind", Text, nullable=False),
+    Column("ticket_id", Integer),
+    Column("session_id", Text),
+    Column("body", Text, nullable=False),
+    Column("at", Text, nullable=False),
+    Column("prev_hash", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+)
+Index("idx_ledger_ticket", ledger.c.ticket_id)
+Index("idx_ledger_session", ledger.c.session_id)
+
+ledger_head = Table(
+    "ledger_head",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("seq", Integer, nullable=False),
+    Column("hash", Text, nullable=False),
+)
+
+inbox = Table(
+    "inbox",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("ticket_id", Integer, ForeignKey("tickets.id"), nullable=False, index=True),
+    Column("body", Text, nullable=False),
+    Column("created_at", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+monitor_states = Table(
+    "monitor_states",
+    metadata,
+    Column("violation_key", Text, primary_key=True),
+    Column("invariant_name", Text, nullable=False),
+    Column("light", Text, nullable=False),
+    Column("since", Text, nullable=False),
+    Column("first_seen", Text),
+    Column("changes", Text, nullable=False),
+    Column("greens", Integer, nullable=False),
+    Column("last_value", Text),
+    Column("updated_at", Text, nullable=False),
+)
+
+# Columns of a journal row that nothing may change; `content` is the summary, which a better one may replace.
+_FROZEN = [c.name for c in agent_log_entries.columns if c.name != "content"]
+_APPEND_ONLY = "the journal is append-only"
+# A session's rows may be deleted only after retention has left its tombstone in the ledger.
+_BURIED = "EXISTS (SELECT 1 FROM ledger WHERE kind = 'tombstone' AND session_id = OLD.session_id)"
+_ANCHOR = (
+    "UPDATE agent_sessions SET head_seq = NEW.seq, head_hash = NEW.hash "
+    "WHERE session_id = NEW.session_id AND head_seq < NEW.seq"
+)
+_LEDGER_ANCHOR = "UPDATE ledger_head SET seq = NEW.seq, hash = NEW.hash WHERE id = 1"
+
+
+def triggers(dialect: str) -> list[str]:
+    """The statements that make the journal append-only and anchor its heads.
+
+    Args:
+        dialect: ``sqlite`` or ``postgresql``.
+    """
+    if dialect == "sqlite":
+        refuse = f"BEGIN SELECT RAISE(ABORT, '{_APPEND_ONLY}'); END"
+        return [
+            f"CREATE TRIGGER agent_log_entries_frozen BEFORE UPDATE OF {', '.join(_FROZEN)} ON agent_log_entries "
+            + refuse,
+            f"CREATE TRIGGER agent_log_entries_kept BEFORE DELETE ON agent_log_entries WHEN NOT {_BURIED} {refuse}",
+            f"CREATE TRIGGER agent_log_entries_anchor AFTER INSERT ON agent_log_entries BEGIN {_ANCHOR}; END",
+            f"CREATE TRIGGER ledger_frozen BEFORE UPDATE ON ledger {refuse}",
+            f"CREATE TRIGGER ledger_kept BEFORE DELETE ON ledger {refuse}",
+            f"CREATE TRIGGER ledger_anchor AFTER INSERT ON ledger BEGIN {_LEDGER_ANCHOR}; END",
+        ]
+
+    def function(name: str, body: str) -> str:
+        return f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$"
+
+    refuse = f"RAISE EXCEPTION '{_APPEND_ONLY}';"
+    return [
+        function("operator_refuse", refuse),
+        function("operator_keep", f"IF NOT {_BURIED} THEN {refuse} END IF; RETURN OLD;"),
+        function("operator_anchor", f"{_ANCHOR}; RETURN NULL;"),
+        function("operator_ledger_anchor", f"{_LEDGER_ANCHOR}; RETURN NULL;"),
+        f"CREATE TRIGGER agent_log_entries_frozen BEFORE UPDATE OF {', '.join(_FROZEN)} ON agent_log_entries "
+        "FOR EACH ROW EXECUTE FUNCTION operator_refuse()",
+        "CREATE TRIGGER agent_log_entries_kept BEFORE DELETE ON agent_log_entries "
+        "FOR EACH ROW EXECUTE FUNCTION operator_keep()",
+        "CREATE TRIGGER agent_log_entries_anchor AFTER INSERT ON agent_log_entries "
+        "FOR EACH ROW EXECUTE FUNCTION operator_anchor()",
+        "CREATE TRIGGER ledger_frozen BEFORE UPDATE ON ledger FOR EACH ROW EXECUTE FUNCTION operator_refuse()",
+        "CREATE TRIGGER ledger_kept BEFORE DELETE ON ledger FOR EACH ROW EXECUTE FUNCTION operator_refuse()",
+        "CREATE TRIGGER ledger_anchor AFTER INSERT ON ledger FOR EACH ROW EXECUTE FUNCTION operator_ledger_anchor()",
+    ]
+
+
+def ddl(dialect: Any) -> list[str]:
+    """Every statement that creates the schema in an empty database of this SQLAlchemy dialect."""
+    out: list[str] = []
+    for table in metadata.sorted_tables:
+        out.append(str(CreateTable(table).compile(dialect=dialect)).strip())
+        out.extend(
+            str(CreateIndex(index).compile(dialect=dialect)).strip()
+            for index in sorted(table.indexes, key=lambda index: str(index.name))
+        )
+    out.append(f"INSERT INTO ledger_head (id, seq, hash) VALUES (1, -1, '{'0' * 64}')")
+    return out + triggers(dialect.name)
+
+
+SCHEMA_SQL = ";\n\n".join(ddl(sqlite.dialect())) + ";\n"
+"""The SQLite DDL of the metadata above (row A-038)."""

@@ -1,0 +1,137 @@
+"""Settings: where each value comes from, and one sentence for each mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from operator_core.config import Settings, load_settings
+from operator_core.errors import ConfigError
+
+FULL = """
+[store]
+url = "file.db"
+[model]
+model = "from-file"
+[limits]
+turns = 7
+[[subject]]
+name = "shop"
+workspace = "data"
+[[subject.invariant]]
+name = "disk"
+probe = {type = "http", url = "http://localhost:1/"}
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "operator.toml"
+    path.write_text(text)
+    return path
+
+
+def refused(path: Path | None, environ: dict[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(path, environ=environ or {})
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.endswith(".")
+    assert caught.value.exit_code == 2
+    return text
+
+
+def test_defaults_need_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    loaded = load_settings(environ={})
+    assert (loaded.settings, loaded.origins, loaded.path) == (Settings(), {}, None)
+
+
+def test_every_setting_is_described() -> None:
+    for name, section in Settings.model_fields.items():
+        if name != "subject":
+            assert section.annotation is not None
+            for key, field in section.annotation.model_fields.items():
+                assert field.description, f"{name}.{key} has no docstring"
+
+
+def test_the_order_of_precedence_and_the_origins(tmp_path: Path) -> None:
+    path = write(tmp_path, FULL)
+    environ = {"OPERATOR_MODEL__MODEL": "from-env", "OPERATOR_LIMITS__TOKENS": "9", "OPERATOR_DB": "env.db"}
+    loaded = load_settings(path, environ=environ)
+    s = loaded.settings
+    assert (s.store.url, s.model.model, s.limits.turns, s.limits.tokens) == ("env.db", "from-env", 7, 9)
+    assert loaded.origins["model.model"] == "environment OPERATOR_MODEL__MODEL"
+    assert loaded.origins["limits.turns"] == str(path)
+    assert loaded.origins["store.url"] == "environment OPERATOR_DB"
+    assert "limits.cost_usd" not in loaded.origins
+    loaded = load_settings(path, environ=environ, db="command.db")
+    assert (loaded.settings.store.url, loaded.origins["store.url"]) == ("command.db", "command line --db")
+
+
+def test_the_file_is_found_by_name_or_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, FULL)
+    assert load_settings(environ={"OPERATOR_CONFIG": str(path)}).path == path
+    monkeypatch.chdir(tmp_path)
+    assert load_settings(environ={}).settings.limits.turns == 7
+
+
+def test_the_base_url_of_the_sdk_counts_unless_ours_is_set(tmp_path: Path) -> None:
+    environ = {"ANTHROPIC_BASE_URL": "http://a"}
+    loaded = load_settings(write(tmp_path, ""), environ=environ)
+    assert loaded.settings.model.base_url == "http://a"
+    assert loaded.origins["model.base_url"] == "environment ANTHROPIC_BASE_URL"
+    ours = load_settings(write(tmp_path, '[model]\nbase_url = "http://b"'), environ=environ)
+    assert ours.settings.model.base_url == "http://b"
+
+
+def test_a_workspace_is_relative_to_the_file_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, FULL)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert load_settings(Path("../operator.toml"), environ={}).settings.subject[0].workspace == tmp_path / "data"
+    absolute = write(tmp_path, FULL.replace('"data"', '"/srv/data"'))
+    assert load_settings(absolute, environ={}).settings.subject[0].workspace == Path("/srv/data")
+
+
+def test_retired_models_are_replaced(tmp_path: Path) -> None:
+    path = write(tmp_path, '[model]\nmodel = "claude-opus-4-20250514"\nsummary_model = "claude-haiku-4-5-20250929"\n')
+    model = load_settings(path, environ={}).settings.model
+    assert (model.model, model.summary_model) == ("claude-opus-5-5", "claude-haiku-4-5")
+    other = load_settings(path, environ={"OPERATOR_MODEL__MODEL": "my-own"}).settings.model
+    assert other.model == "my-own"
+
+
+def test_mistakes_in_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "[model]\nmodle = 'x'\n")
+    assert refused(path) == f"Unknown key 'model.modle' in {path}; `operator config show` lists all keys."
+    path = write(tmp_path, "[model\n")
+    assert refused(path).startswith(f"The configuration file {path} is not valid TOML: ")
+    path = write(tmp_path, "[limits]\nturns = -1\n")
+    assert refused(path).startswith(f"Bad value for 'limits.turns' in {path}: ")
+    path = write(tmp_path, '[[subject]]\nname="a"\n[[subject]]\nname="a"\n')
+    assert refused(path) == f"Bad value for 'settings' in {path}: two subjects are called 'a'; names must be unique."
+    path = write(tmp_path, FULL + 'expect = "about 3"\n')
+    assert "expect = 'about 3' is not a comparison" in refused(path)
+    path.write_bytes(b"\xff\xfe")
+    assert refused(path).startswith(f"The configuration file {path} cannot be read (")
+    assert refused(tmp_path).startswith(f"The configuration file {tmp_path} cannot be read (")
+    missing = tmp_path / "no.toml"
+    assert refused(missing) == f"There is no configuration file {missing}; write one with `operator init`."
+
+
+def test_mistakes_in_the_environment_are_blamed_on_it(tmp_path: Path) -> None:
+    path = write(tmp_path, FULL)
+    assert refused(path, {"OPERATOR_MODLE__X": "1"}) == (
+        "OPERATOR_MODLE__X names no setting; `operator config show` lists them all."
+    )
+    text = refused(path, {"OPERATOR_LIMITS__TURNS": "many"})
+    assert text.startswith("Bad value for 'limits.turns' in environment OPERATOR_LIMITS__TURNS: ")
+    text = refused(path, {"OPERATOR_LIMITS__TURNZ": "1"})
+    assert (
+        text
+        == "Unknown key 'limits.turnz' in environment OPERATOR_LIMITS__TURNZ; `operator config show` lists all keys."
+    )
+    section = write(tmp_path, 'model = "claude"\n')
+    assert refused(section, {"OPERATOR_MODEL__MODEL": "x"}).startswith(f"Bad value for 'model' in {section}: ")
+    assert refused(section, {"ANTHROPIC_BASE_URL": "x"}).startswith(f"Bad value for 'model' in {section}: ")
