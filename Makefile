@@ -22,7 +22,7 @@ demo: $(READY) ## Break a real service and watch it being repaired, proved and a
 
 test: $(READY) ## Run the tests (installs bubblewrap and PostgreSQL where it may)
 	@scripts/system-packages
-	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 check: $(READY) ## Lint, formatting and types
 	@$(BIN)/ruff check $(CODE)

@@ -127,7 +127,7 @@ class ModelUnreachable(ModelError):
 
 
 class ModelNotUsable(ModelError):
-    """The model service does not accept the key or does not know the model; set valid ones and run `operator doctor`."""
+    """The model service does not accept the key or does not know the model; set others and run `operator doctor`."""
 
 
 class ModelRefused(ModelError):

@@ -227,7 +227,8 @@ class TicketDB:
                         **common,
                     )
             elif closed is not None and closed.reason != Reason.CLEARED and closed.updated_at is not None:
-                if violation.first_seen <= closed.updated_at:
+                same_episode = violation.first_seen <= closed.updated_at
+                if same_episode:
                     return closed
             row = (
                 await c.execute(

@@ -1,0 +1,1 @@
+"""Benchmarks: each prints a table that a number in the documentation can be checked against."""

@@ -1,0 +1,86 @@
+"""One run of an agent: everything its conversation needs, and how it writes its journal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from operator_core.agent_lab.budget import Budget
+from operator_core.agent_lab.gateway import Say, ToolGateway
+from operator_core.agent_lab.history import Conversation
+from operator_core.agent_lab.summaries import Summarizer, summarize_text
+from operator_core.agent_lab.toolset import Blocks
+from operator_core.config import ModelSettings
+from operator_core.db.audit_log import Journal
+from operator_core.model.entry import Draft, EntryKind
+from operator_core.model.ticket import Ticket
+
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
+
+__all__ = ["AgentRun", "Stopping", "ticket_text"]
+
+
+class Stopping(Exception):
+    """The worker is about to leave: the conversation rests here and goes on from the journal."""
+
+
+@dataclass
+class AgentRun:
+    """Everything one conversation needs."""
+
+    client: AsyncAnthropic
+    model: ModelSettings
+    system: str
+    journal: Journal
+    conversation: Conversation
+    gateway: ToolGateway
+    budget: Budget
+    summarizer: Summarizer | None = None
+    say: Say = print
+    blocks: Blocks = field(default_factory=Blocks)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    cut_offs: int = 0
+
+    async def write(self, *drafts: Draft) -> None:
+        """Journal entries and let the conversation follow."""
+        ids = await self.gateway.record(*drafts)
+        for draft, entry_id in zip(drafts, ids, strict=True):
+            if draft.kind == EntryKind.REASONING and self.summarizer and draft.raw_content:
+                self.summarizer.add(entry_id, draft.raw_content)
+
+    async def tell(self, text: str, **meta: Any) -> None:
+        """Add a user message."""
+        body = {"role": "user", "content": text}
+        await self.write(
+            Draft(EntryKind.MESSAGE, summarize_text(self.gateway.clean(text)), text, body=body, meta=meta or None)
+        )
+
+    async def reply(self, message: Any) -> None:
+        """The reply, its texts and the intents of its calls become durable in one write, before any tool runs."""
+        usage = self.budget.charge(self.model.model, message.usage)
+        self.budget.turns += 1
+        content = message.to_dict(mode="json")["content"]
+        meta = {"usage": usage._asdict(), "stop_reason": message.stop_reason, "model": message.model}
+        body = {"role": "assistant", "content": content}
+        drafts = [Draft(EntryKind.MESSAGE, f"reply, {message.stop_reason}", body=body, meta=meta)]
+        for block in content:
+            if block["type"] == "text" and block["text"].strip():
+                summary = summarize_text(self.gateway.clean(block["text"]))
+                drafts.append(Draft(EntryKind.REASONING, summary, block["text"]))
+                self.say(f"[Claude] {summary}")
+            elif block["type"] == "tool_use" and message.stop_reason == "tool_use":
+                intent = self.gateway.intent(block)
+                drafts.append(intent)
+                self.say(f"[Tool Call: {block['name']}] {intent.content.partition(': ')[2]}")
+        await self.write(*drafts)
+
+
+def ticket_text(ticket: Ticket) -> str:
+    """The first message (row A-056)."""
+    text = f"Ticket #{ticket.id}: {ticket.invariant_name}\n{ticket.message}"
+    if ticket.metric_snapshot:
+        text += f"\nMetrics: {json.dumps(ticket.metric_snapshot, ensure_ascii=False)}"
+    return text

@@ -1,0 +1,142 @@
+"""The gateway's tools in the form in which the SDK's tool runner wants them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+from anthropic import beta_async_tool
+from anthropic.lib.tools import BetaAsyncFunctionTool, ToolError
+
+from operator_core.agent_lab.gateway import ToolGateway, ToolRefused
+from operator_core.errors import OperatorError
+
+__all__ = ["Blocks", "JournaledTool", "make_tools", "run_tools", "tool_names"]
+
+# The runner logs a traceback for every exception of a tool; ours are journaled and told to the model already.
+logging.getLogger("anthropic.lib.tools").setLevel(logging.CRITICAL)
+
+
+@beta_async_tool
+async def shell(command: str, reasoning: str, timeout: float = 120.0) -> str:
+    """Run a command in bash and wait for it.
+
+    The answer is JSON: stdout, stderr, exit_code (-1 on a timeout) and timed_out. Long output is shortened in the
+    middle; the marker says where the rest can be read. The working directory carries over to the next command, shell
+    variables do not. Processes left in the background are stopped when the command ends.
+
+    Args:
+        command: Any bash command or script.
+        reasoning: Why you run it; goes into the audit.
+        timeout: Seconds after which it is stopped.
+    """
+    raise NotImplementedError  # the schema is made from this signature; calls go through the gateway
+
+
+@beta_async_tool
+async def propose_resolution(summary: str) -> str:
+    """Say that the cause is repaired. Your work on the ticket ends here and the platform looks for itself.
+
+    Args:
+        summary: The cause, what you changed, and what you observed afterwards.
+    """
+    raise NotImplementedError  # as above
+
+
+@beta_async_tool
+async def give_up(reason: str) -> str:
+    """Hand the ticket to a person, because you cannot or must not repair it, or because nothing is wrong.
+
+    Args:
+        reason: What you found, and what a person needs to know or decide.
+    """
+    raise NotImplementedError  # as above
+
+
+class JournaledTool(BetaAsyncFunctionTool[Any]):
+    """A tool whose calls go through the gateway, with the id of the block that asked for them."""
+
+    def __init__(
+        self,
+        schema: BetaAsyncFunctionTool[Any],
+        run: Callable[[str, dict[str, Any]], Awaitable[Any]],
+        id_of: Callable[[object], str],
+        fail: Callable[[OperatorError], None],
+    ) -> None:
+        super().__init__(schema.func, name=schema.name, description=schema.description)
+        self._run, self._id_of, self._fail = run, id_of, fail
+
+    async def call(self, input: object) -> str:
+        """Run one call.
+
+        Raises:
+            ToolError: The arguments are not usable; the text tells the model what to change.
+        """
+        if not isinstance(input, dict):
+            raise ToolError(f"{self.name} takes an object of named arguments.")
+        try:
+            result = await self._run(self._id_of(input), input)
+        except ToolRefused as error:
+            raise ToolError(str(error)) from None
+        except OperatorError as error:
+            # The runner would tell the model and go on; a store that cannot be written must end the session instead.
+            self._fail(error)
+            raise
+        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+
+
+class Blocks:
+    """The ``tool_use`` blocks of the present reply; a call is matched to its block by the identity of its input."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Any] = []
+
+    def expect(self, blocks: Sequence[Any]) -> None:
+        """A new reply came."""
+        self._blocks = list(blocks)
+
+    def id_of(self, arguments: object) -> str:
+        """The id of the block with this very input object (equal inputs: in the order of the blocks)."""
+        for test in (lambda b: b.input is arguments, lambda b: b.input == arguments):
+            for block in self._blocks:
+                if test(block):
+                    self._blocks.remove(block)
+                    return str(block.id)
+        raise ToolRefused("This call does not belong to the present reply.")
+
+
+def make_tools(gateway: ToolGateway, blocks: Blocks) -> list[JournaledTool]:
+    """The tools of the ``operator`` profile."""
+
+    def fail(error: OperatorError) -> None:
+        gateway.failure = error
+
+    return [
+        JournaledTool(schema, run, blocks.id_of, fail)
+        for schema, run in (
+            (shell, gateway.shell),
+            (propose_resolution, gateway.propose_resolution),
+            (give_up, gateway.give_up),
+        )
+    ]
+
+
+async def run_tools(runner: Any, blocks: Sequence[Any]) -> dict[str, Any] | None:
+    """Run the calls of the present reply, once and in order; the user message that the runner sends next.
+
+    A result may be edited in place, and a block may be appended: the runner sends this very object.
+    """
+    if {block.name for block in blocks} <= set(tool_names()):
+        return cast("dict[str, Any] | None", await runner.generate_tool_call_response())
+    with warnings.catch_warnings():
+        # The runner warns its developer about a tool that the model made up; the model is told in the result.
+        warnings.simplefilter("ignore", UserWarning)
+        return cast("dict[str, Any] | None", await runner.generate_tool_call_response())
+
+
+def tool_names() -> tuple[str, ...]:
+    """Names of the tools of the ``operator`` profile, in order."""
+    return (shell.name, propose_resolution.name, give_up.name)

@@ -1,0 +1,227 @@
+"""``operator doctor``: try everything that a worker and a monitor need, and say what is wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import typer
+
+from operator_core.cli.context import AsJson, invocation, run
+from operator_core.cli.output import Output
+
+if TYPE_CHECKING:
+    from operator_core.config import Settings
+    from operator_core.model.invariant import Subject
+
+__all__ = ["Finding", "doctor", "examine"]
+
+State = Literal["ok", "warning", "wrong", "skipped"]
+
+_MODEL_S = 20.0
+_PLUGIN_S = 30.0
+
+
+class Finding(NamedTuple):
+    """One thing that was tried.
+
+    Attributes:
+        name: What.
+        state: ``wrong`` makes the exit code 1.
+        detail: One sentence or clause.
+        facts: More, for programs.
+    """
+
+    name: str
+    state: State
+    detail: str
+    facts: dict[str, Any] | None = None
+
+
+def doctor(context: typer.Context, as_json: AsJson = False) -> int:
+    """Try the configuration, the store, the sandbox, the model and every probe; exit code 1 if something is wrong."""
+    out = Output()
+    if not as_json:
+        out.working("Trying everything …")
+    try:
+        findings = run(_examine(context))
+    finally:
+        out.working(None)
+    wrong = [finding for finding in findings if finding.state == "wrong"]
+    if as_json:
+        out.json({"ok": not wrong, "checks": [finding._asdict() for finding in findings]})
+    else:
+        _print(out, findings)
+        out.line()
+        names = ", ".join(finding.name for finding in wrong)
+        out.line(f"{len(wrong)} thing(s) wrong: {names}." if wrong else "Everything that was tried works.")
+    return 1 if wrong else 0
+
+
+def _print(out: Output, findings: list[Finding]) -> None:
+    colours = {"ok": "green", "warning": "yellow", "wrong": "bold red", "skipped": "dim"}
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        # Not a table: a remedy must be readable as a whole, and copied as one line.
+        detail = " ".join(finding.detail.split())
+        out.line(f"{finding.state:<8} {finding.name:<{width}}  {detail}", style=colours[finding.state])
+
+
+async def _examine(context: typer.Context) -> list[Finding]:
+    from operator_core.errors import OperatorError
+
+    try:
+        loaded = invocation(context).load()
+    except OperatorError as error:
+        return [Finding("configuration", "wrong", str(error))]
+    where = str(loaded.path) if loaded.path else "defaults and environment; no operator.toml here"
+    return [
+        Finding("configuration", "ok", f"{where}, {len(loaded.settings.subject)} subject(s)"),
+        *await examine(loaded.settings),
+    ]
+
+
+async def examine(settings: Settings) -> list[Finding]:
+    """Try everything, whatever fails on the way."""
+    findings = [await _store(settings), await _sandbox(settings), await _model(settings)]
+    for subject in settings.subject:
+        findings += await _probes(subject)
+    if not settings.subject:
+        findings.append(Finding("monitor", "warning", "nothing is configured to be watched; add a [[subject]]"))
+    return findings
+
+
+async def _store(settings: Settings) -> Finding:
+    from operator_core import clock
+    from operator_core.db.engine import Database, safe_url
+    from operator_core.db.queue import WorkQueue
+    from operator_core.db.tickets import TicketDB
+    from operator_core.errors import OperatorError
+    from operator_core.work.state import StateFolder
+
+    facts = {"url": safe_url(settings.store.url)}
+    try:
+        async with Database.open(settings.store.url, create=False) as database:
+            # What every worker does first and last: one row written, read back, and removed.
+            queue, me = WorkQueue(database), clock.new_id()
+            await queue.register(me, 5.0)
+            await queue.heartbeat(me, 5.0)
+            await queue.retire(me)
+            open_tickets = len(await TicketDB(database).list_tickets("open"))
+            folder = StateFolder(settings, database).root
+            return Finding(
+                "store", "ok", f"{database.name}: written and read, {open_tickets} open ticket(s), {folder}", facts
+            )
+    except OperatorError as error:
+        return Finding("store", "wrong", str(error), facts)
+
+
+async def _sandbox(settings: Settings) -> Finding:
+    import tempfile
+    from pathlib import Path
+
+    from operator_core.errors import OperatorError
+    from operator_core.sandbox import Policy, open_sandbox
+
+    with tempfile.TemporaryDirectory(prefix="operator-doctor-") as folder:
+        workspace = Path(folder, "workspace")
+        workspace.mkdir()
+        try:
+            policy = Policy(
+                workspace, readable=settings.sandbox.readable, env_passthrough=settings.sandbox.env_passthrough
+            )
+            sandbox = open_sandbox(settings.sandbox.backend, policy, session_dir=Path(folder, "session"))
+            try:
+                report = await sandbox.start()
+            finally:
+                await sandbox.close()
+        except OperatorError as error:
+            return Finding("sandbox", "wrong", str(error))
+    verified = sum(control.state == "verified" for control in report.controls.values())
+    not_verified = [name for name, control in report.controls.items() if control.state != "verified"]
+    detail = f"{report.backend}, {report.level}: {verified} of {len(report.controls)} controls verified by attack"
+    detail += f" in {report.self_test_ms:.0f} ms" if report.self_test_ms else ""
+    detail += f"; not verified: {', '.join(not_verified)}" if not_verified else ""
+    detail += f". {' '.join(report.warnings)}" if report.warnings else ""
+    return Finding("sandbox", "ok" if report.level == "isolated" else "warning", detail, report.to_dict())
+
+
+async def _model(settings: Settings) -> Finding:
+    import asyncio
+
+    from operator_core.agent_lab.budget import price
+    from operator_core.agent_lab.engine import explain, open_engine
+    from operator_core.errors import OperatorError
+    from operator_core.model.usage import Usage
+
+    model = settings.model
+    facts: dict[str, Any] = {"engine": model.engine, "model": model.model, "base_url": model.base_url}
+    try:
+        engine = open_engine(model)
+    except OperatorError as error:
+        return Finding("model", "wrong", str(error), facts)
+    try:
+        async with asyncio.timeout(_MODEL_S):
+            await engine.client.beta.messages.create(
+                model=model.model, max_tokens=1, messages=[{"role": "user", "content": "Say OK."}]
+            )
+    except Exception as error:
+        return Finding("model", "wrong", str(explain(error, model)[0]), facts)
+    finally:
+        await engine.close()
+    known = price(model, model.model, Usage(input_tokens=1, output_tokens=1)) is not None
+    where = model.base_url or "the service's own address"
+    detail = f"{model.model} answers at {where} ({model.engine})"
+    if known or model.allow_unknown_price:
+        return Finding("model", "ok", detail, facts)
+    detail += f"; its price is unknown, so sessions would stop: set [model.prices.{model.model}]"
+    return Finding("model", "wrong", detail, facts)
+
+
+async def _probes(subject: Subject) -> list[Finding]:
+    import asyncio
+
+    from operator_core.probes import observe
+
+    findings = []
+    if subject.workspace is not None and not subject.workspace.is_dir():
+        detail = f"its workspace {subject.workspace} is not a folder; create it or change `workspace`"
+        findings.append(Finding(f"subject {subject.name}", "wrong", detail))
+    probed = [invariant for invariant in subject.invariant if invariant.probe is not None]
+    seen = await asyncio.gather(*(observe(i, cwd=subject.workspace, env=subject.env) for i in probed))
+    for invariant, observation in zip(probed, seen, strict=True):
+        name = f"probe {invariant.name}"
+        if observation.light == "unknown":
+            detail = f"could not look: {observation.detail}; look yourself with `{observation.how}`"
+            findings.append(Finding(name, "wrong", detail, observation.to_dict()))
+        else:
+            state: State = "ok" if observation.light == "green" else "warning"
+            findings.append(Finding(name, state, f"{observation.light}: {observation.detail}", observation.to_dict()))
+    if subject.plugin is not None or subject.checker is not None:
+        findings.append(await _plugin(subject))
+    return findings
+
+
+async def _plugin(subject: Subject) -> Finding:
+    from operator_core import clock
+    from operator_core.errors import OperatorError
+    from operator_core.monitor.guard import ThreadSubject
+    from operator_core.monitor.plugins import load_plugin
+    from operator_core.monitor.sight import Looker
+
+    name = f"plugin {subject.name}"
+    try:
+        plugin = load_plugin(subject)
+    except OperatorError as error:
+        return Finding(name, "wrong", str(error))
+    guarded = ThreadSubject(plugin.subject, subject.name)
+    try:
+        sight = await Looker(guarded, plugin.checker, subject.name, _PLUGIN_S).look(clock.now, None)
+    finally:
+        guarded.close()
+    if sight.failure is not None:
+        return Finding(name, "wrong", f"could not look: {sight.failure}")
+    if sight.unknown:
+        key, why = next(iter(sorted(sight.unknown.items())))
+        return Finding(name, "wrong", f"could not look at {len(sight.unknown)} thing(s), e.g. {key}: {why}")
+    state: State = "warning" if sight.violations else "ok"
+    return Finding(name, state, f"looks, and reports {len(sight.violations)} violation(s)")

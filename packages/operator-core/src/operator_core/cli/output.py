@@ -1,0 +1,187 @@
+"""What people and programs see: tables and colours on a terminal, plain lines elsewhere, or one JSON document.
+
+Text from tickets, agents and tools is hostile: it goes through :func:`operator_core.text.printable`, and is never read
+as markup.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from operator_core.text import clip, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.status import Status
+
+__all__ = ["Output", "dumps", "flat", "style_of"]
+
+_STYLES = (
+    ("[Claude]", "cyan"),
+    ("[Tool Call", "yellow"),
+    ("[Result (exit 0)", "green"),
+    ("[Result", "red"),
+    ("[Verify]", "magenta"),
+    ("[Monitor]", "blue"),
+    ("[Retry]", "red"),
+    ("[Sandbox]", "red"),
+    ("[Store]", "red"),
+    ("====", "dim"),
+    ("# ", "bold"),
+    ("## ", "bold"),
+    ("### ", "bold"),
+)
+
+
+class Output:
+    """Prints to one stream.
+
+    Args:
+        stream: Default: standard output.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream if stream is not None else sys.stdout
+        self.rich = self._stream.isatty() and os.environ.get("TERM") not in (None, "", "dumb")
+        self._console: Console | None = None
+        self._status: Status | None = None
+        self._deaf = False
+
+    def line(self, text: str = "", *, style: str | None = None) -> None:
+        """One or more lines."""
+        clean = printable(text)
+        if not self.rich:
+            self._stream.write(clean + "\n")
+            self._stream.flush()
+            return
+        from rich.text import Text
+
+        for part in clean.split("\n"):
+            self.console.print(Text(part, style=style or style_of(part) or ""), soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        """As :meth:`line`, for a process that must go on when nobody reads its output any more."""
+        if self._deaf:
+            return
+        try:
+            self.line(text)
+        except (OSError, ValueError):
+            self._deaf = True
+
+    def json(self, value: Any) -> None:
+        """One JSON document; pure ASCII, so that no text in it can reach a terminal as an escape."""
+        self._stream.write(dumps(value, indent=2) + "\n")
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str = "Nothing.") -> None:
+        """Rows of cells; each cell is one line."""
+        cells = [[flat(cell) for cell in row] for row in rows]
+        if not cells:
+            self.line(empty)
+        elif self.rich:
+            self._rich_table(columns, cells)
+        else:
+            widths = [max(len(row[i]) for row in [list(columns), *cells]) for i in range(len(columns))]
+            for row in [[c.upper() for c in columns], *cells]:
+                self.line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+    def fields(self, pairs: Mapping[str, object]) -> None:
+        """Name and value, one per line; those without a value are left out."""
+        shown = {name: value for name, value in pairs.items() if value not in (None, "")}
+        width = max((len(name) for name in shown), default=0)
+        for name, value in shown.items():
+            text = value if isinstance(value, str) else _text(value)
+            first, *rest = printable(text).rstrip("\n").split("\n")
+            self.line(f"{name:<{width}}  {first}")
+            for line in rest:
+                self.line(f"{'':<{width}}  {line}")
+
+    def working(self, text: str | None) -> None:
+        """On a terminal, show that something is under way; None: it is over."""
+        if not self.rich:
+            return
+        if text is None:
+            if self._status is not None:
+                self._status.stop()
+                self._status = None
+            return
+        from rich.text import Text
+
+        shown = Text(printable(text))
+        if self._status is None:
+            self._status = self.console.status(shown)
+            self._status.start()
+        else:
+            self._status.update(shown)
+
+    @property
+    def console(self) -> Console:
+        """The terminal."""
+        if self._console is None:
+            from rich.console import Console
+
+            self._console = Console(file=self._stream, highlight=False, markup=False, emoji=False)
+        return self._console
+
+    def _rich_table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        for column in columns:
+            table.add_column(Text(column), overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row))
+        self.console.print(table)
+
+
+def style_of(line: str) -> str | None:
+    """The colour of a line by how it begins."""
+    return next((style for begin, style in _STYLES if line.lstrip().startswith(begin)), None)
+
+
+def flat(value: object, length: int = 160) -> str:
+    """A value as one harmless line."""
+    text = " ".join(printable(_text(value)).split())
+    return clip(text, length)
+
+
+def dumps(value: Any, *, indent: int | None = None) -> str:
+    """JSON in ASCII."""
+    return json.dumps(value, indent=indent, default=_jsonable).replace("\x7f", "\\u007f")
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="seconds")
+    return str(value)
+
+
+def _jsonable(value: Any) -> Any:
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=str)
+    if isinstance(value, Path):
+        return str(value)
+    return str(value)

@@ -1,0 +1,95 @@
+"""``operator demo``: a real service breaks, its repair is proved, and a wrong repair is refuted."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from operator_core.cli.context import AsJson, invocation, run
+from operator_core.cli.output import Output
+from operator_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from operator_core.cli.acts import Played
+
+__all__ = ["demo"]
+
+_HOME = ".operator"
+
+
+def demo(
+    context: typer.Context,
+    act: Annotated[int | None, typer.Option("--act", min=1, max=2, help="Only this act.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="A new folder for everything (default: one in .operator here).")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Break a real service and watch it being repaired, proved and audited; then see a wrong repair refuted.
+
+    Works without an API key: a scripted engine then stands in for the model, and says so. The database and the
+    workspaces stay where the last lines say; --db puts the database elsewhere.
+    """
+    from operator_core.cli.acts import play
+
+    # The document is standard output; the story then goes to standard error.
+    out = Output(sys.stderr if as_json else None)
+    given = invocation(context)
+    settings = given.settings
+    root = _new_folder(folder)
+    try:
+        played = run(play((act,) if act else (1, 2), root, given.db, settings, out))
+    finally:
+        out.working(None)
+    if as_json:
+        Output().json(played.to_dict())
+    else:
+        _end(out, played)
+    return 0 if played.ok else 1
+
+
+def _new_folder(folder: Path | None) -> Path:
+    from operator_core import clock
+
+    name = f"operator-demo-{clock.new_id()[:8]}"
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            raise ConfigError(f"{folder} exists already; the demo needs a new folder.") from None
+        except OSError as error:
+            raise ConfigError(f"{folder} cannot be made ({error.strerror}); choose another --folder.") from None
+        return folder.resolve()
+    here = Path(_HOME)
+    try:
+        here.mkdir(exist_ok=True)
+        (here / name).mkdir()
+        if not (here / ".gitignore").exists():
+            (here / ".gitignore").write_text("*\n", "ascii")
+        return (here / name).resolve()
+    except OSError:
+        import tempfile
+
+        return Path(tempfile.mkdtemp(prefix="operator-demo-")).resolve()
+
+
+def _end(out: Output, played: Played) -> None:
+    shown = os.path.relpath(played.database) if "://" not in played.database else played.database
+    shown = min(shown, played.database, key=len)
+    out.line("# The end")
+    for act in played.acts:
+        judged = "as it should be" if act.ok else f"but should be {act.wanted}"
+        out.line(f"Act {act.number}: ticket #{act.ticket} is {act.status}: {act.reason}, {judged}.")
+    out.line(played.audit)
+    out.line(
+        f"That took {played.seconds:.0f} s. Everything that was started is gone; what remains is in {played.folder}."
+    )
+    out.line("Look around:")
+    out.line(f"  operator --db {shown} tickets list")
+    for act in played.acts:
+        out.line(f"  operator --db {shown} sessions show {act.session}")
+    out.line(f"  operator --db {shown} audit verify")

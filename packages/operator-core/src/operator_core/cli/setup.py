@@ -1,0 +1,157 @@
+"""``operator init`` and ``operator config show``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from operator_core.cli.context import AsJson, invocation, run
+from operator_core.cli.output import Output
+from operator_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from operator_core.config import Settings
+
+__all__ = ["config_app", "init"]
+
+config_app = typer.Typer(help="What is configured, and where it comes from.", no_args_is_help=True)
+
+_HEAD = """\
+# Operator's configuration. What is commented out shows its default.
+# Order of precedence: command line, environment (OPERATOR_<SECTION>__<KEY>), this file, default.
+# `operator config show` prints what counts, and `operator doctor` tries whether it works.
+"""
+
+_EXAMPLE = """\
+# A system under watch. Take the marks away, adapt it, and run `operator doctor`.
+#
+# [[subject]]
+# name = "shop"
+# workspace = "/srv/shop"          # the folder that an agent may change
+# readable = ["/var/log/shop"]     # further folders that it may read
+# network = "host"                 # "none" if it needs no network
+# context = '''
+# An online shop behind http://127.0.0.1:8080. Restart it with `touch run/restart`; its log is in /var/log/shop.
+# '''
+#
+# [[subject.invariant]]
+# name = "shop-is-up"
+# description = "The shop answers."
+# severity = "critical"
+# probe = { type = "http", url = "http://127.0.0.1:8080/health", timeout_s = 3.0 }
+# grace_s = 10.0                   # how long it must be violated before a ticket opens
+# settle_s = 10.0                  # how long it must be green before it counts as restored
+# verify = ["curl -fsS http://127.0.0.1:8080/cart"]               # it does its work again
+# protect = { files = ["limits.toml"], commands = ["cat prices"] }  # what a repair must not touch
+# durability = { commands = ["touch run/restart && sleep 5"] }    # and it lasts
+"""
+
+
+def init(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="Where operator.toml goes.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Replace an operator.toml that is there.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a commented operator.toml, and make the database."""
+    from operator_core.config import CONFIG_NAME, Settings, load_settings
+    from operator_core.db.engine import Database
+
+    given = invocation(context)
+    path = given.config or folder / CONFIG_NAME
+    if path.exists() and not force:
+        raise ConfigError(f"{path} exists already; edit it, or replace it with --force.")
+    url = given.db
+    if url is not None and "://" not in url:
+        # Relative to where the command was typed; the file is read from elsewhere too.
+        url = str(Path(url).expanduser().absolute())
+    text = _template(Settings(), url)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written ({error.strerror}); choose another folder.") from None
+    settings = load_settings(path, db=url).settings
+
+    async def work() -> str:
+        async with Database.open(settings.store.url) as database:
+            return database.name
+
+    name = run(work())
+    out = Output()
+    if as_json:
+        out.json({"config": str(path), "database": name})
+        return
+    out.line(f"Wrote {path}.")
+    out.line(f"The database {name} is ready.")
+    out.line("Next: describe a system in it, then `operator doctor` and `operator up`; or see `operator demo` first.")
+
+
+@config_app.command("show")
+def show(context: typer.Context, as_json: AsJson = False) -> None:
+    """Print every setting: its value, and where it comes from."""
+    from operator_core.db.engine import safe_url
+    from operator_core.redaction import Redactor, looks_secret
+
+    loaded = invocation(context).load()
+    clean = Redactor.from_environment()
+    values: dict[str, dict[str, Any]] = {}
+    for section in type(loaded.settings).model_fields:
+        if section == "subject":
+            continue
+        for key, value in getattr(loaded.settings, section).model_dump(mode="json").items():
+            name = f"{section}.{key}"
+            shown = safe_url(value) if name == "store.url" else clean.tree(value)
+            values[name] = {"value": shown, "origin": _origin(loaded.origins, name)}
+    for subject in loaded.settings.subject:
+        data = clean.tree(subject.model_dump(mode="json", exclude_defaults=True))
+        data["env"] = {k: "[REDACTED]" if looks_secret(k) else v for k, v in data.get("env", {}).items()}
+        values[f"subject.{subject.name}"] = {"value": data, "origin": _origin(loaded.origins, "subject")}
+    out = Output()
+    if as_json:
+        out.json({"file": str(loaded.path) if loaded.path else None, "settings": values})
+        return
+    out.line(f"File: {loaded.path or 'none (operator.toml in the current folder, or --config)'}")
+    out.line()
+    rows = [(name, _toml(item["value"]), item["origin"]) for name, item in values.items()]
+    out.table(("key", "value", "origin"), rows)
+
+
+def _origin(origins: dict[str, str], name: str) -> str:
+    found = origins.get(name)
+    if found is None:
+        found = next((origin for key, origin in origins.items() if key.startswith(f"{name}.")), "default")
+    return found
+
+
+def _template(settings: Settings, url: str | None) -> str:
+    lines = [_HEAD]
+    for section in type(settings).model_fields:
+        if section == "subject":
+            continue
+        part = getattr(settings, section)
+        lines += [f"# {(type(part).__doc__ or '').strip().splitlines()[0]}", f"[{section}]", ""]
+        for key, field in type(part).model_fields.items():
+            value = getattr(part, key)
+            lines += [f"# {line}" for line in " ".join((field.description or key).split()).split("\n")]
+            if section == "store" and key == "url" and url is not None:
+                lines.append(f"{key} = {_toml(url)}")
+            elif value is None:
+                lines.append(f"# {key} is not set")
+            else:
+                lines.append(f"# {key} = {_toml(value)}")
+            lines.append("")
+    return "\n".join(lines) + "\n" + _EXAMPLE
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return "(not set)"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }" if value else "{}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    return json.dumps(value if isinstance(value, (str, int, float, bool)) else str(value), ensure_ascii=False)

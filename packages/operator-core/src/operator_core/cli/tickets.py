@@ -1,0 +1,225 @@
+"""``operator tickets``: look at tickets, open them by hand, and decide about them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from operator_core.cli.context import AsJson, invocation, open_store, run
+from operator_core.cli.output import Output
+from operator_core.errors import ConfigError
+from operator_core.model.ticket import Ticket, TicketKind, TicketStatus
+
+if TYPE_CHECKING:
+    from operator_core.config import Settings
+    from operator_core.db.tickets import TicketDB
+    from operator_core.model.invariant import CheckSpec
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Look at tickets, open them by hand, decide about them.", no_args_is_help=True)
+
+TicketId = Annotated[int, typer.Argument(metavar="ID", help="Number of the ticket.", show_default=False)]
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    status: Annotated[TicketStatus | None, typer.Option("--status", "-s", help="Only those in this state.")] = None,
+    kind: Annotated[TicketKind | None, typer.Option("--kind", help="Only those of this kind.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List tickets, newest first."""
+
+    async def work() -> list[Ticket]:
+        from operator_core.db.tickets import TicketDB
+
+        async with open_store(context) as database:
+            return await TicketDB(database).list_tickets(status, kind=kind, limit=limit)
+
+    found = run(work())
+    out = Output()
+    if as_json:
+        out.json([ticket.to_dict() for ticket in found])
+        return
+    rows = [
+        (t.id, _state(t), t.severity, t.invariant_name, t.occurrence_count, t.last_seen_at, t.message) for t in found
+    ]
+    out.table(("id", "state", "severity", "name", "seen", "last seen", "message"), rows, empty="There are no tickets.")
+
+
+@app.command()
+def show(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False) -> None:
+    """Show one ticket: what is wrong, what is checked, its sessions and everything that happened to it."""
+
+    async def work() -> dict[str, Any]:
+        from operator_core.db.audit_log import AuditLogDB
+        from operator_core.db.ledger import ticket_history
+        from operator_core.db.tickets import TicketDB
+
+        async with open_store(context) as database:
+            ticket = await TicketDB(database).get_ticket(ticket_id)
+            sessions = await AuditLogDB(database).sessions(ticket_id=ticket_id)
+            history = await ticket_history(database, ticket_id)
+        return {
+            **ticket.to_dict(),
+            "sessions": [session._asdict() for session in sessions],
+            "history": [{"seq": row.seq, "at": row.at, "kind": row.kind, **row.body} for row in history],
+        }
+
+    data = run(work())
+    out = Output()
+    if as_json:
+        out.json(data)
+        return
+    _show(out, data)
+
+
+@app.command("open")
+def open_(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="What it is about, in a word.")],
+    message: Annotated[str, typer.Argument(help="What is wrong, for the agent and for people.")],
+    subject: Annotated[str | None, typer.Option("--subject", help="The configured system it is about.")] = None,
+    invariant: Annotated[
+        str | None, typer.Option("--invariant", help="The configured invariant that a repair must restore.")
+    ] = None,
+    severity: Annotated[Literal["critical", "warning", "info"], typer.Option("--severity")] = "warning",
+    about: Annotated[str | None, typer.Option("--context", help="What the agent should know of the system.")] = None,
+    priority: Annotated[int, typer.Option("--priority", help="Higher ones are worked on first.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Open a ticket by hand. With --invariant its repair can be proved; without, it can only be done."""
+    settings = invocation(context).settings
+    check = _check_of(settings, subject, invariant)
+
+    async def work() -> Ticket:
+        from operator_core.db.tickets import TicketDB
+
+        async with open_store(context, create=True) as database:
+            return await TicketDB(database).open_ticket(
+                name,
+                message,
+                severity=severity,
+                subject_context=about or (check.subject.context if check else None),
+                check=check,
+                priority=priority,
+                key=check.invariant.name if check else None,
+            )
+
+    _done(run(work()), "is open" if check else "is open; it has no check, so its work cannot be proved", as_json)
+
+
+@app.command()
+def cancel(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False) -> None:
+    """Cancel a ticket; it wins over any late result, and a running session stops."""
+    ticket = _change(context, lambda db: db.cancel_ticket(ticket_id))
+    asked = ticket.status is TicketStatus.RUNNING
+    _done(ticket, "is asked to stop" if asked else "is canceled", as_json)
+
+
+@app.command()
+def hold(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False) -> None:
+    """Keep workers and the monitor's clean-up away from a ticket."""
+    _done(_change(context, lambda db: db.hold_ticket(ticket_id)), "is held", as_json)
+
+
+@app.command()
+def unhold(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False) -> None:
+    """Give a held ticket back."""
+    _done(_change(context, lambda db: db.unhold_ticket(ticket_id)), "is not held any more", as_json)
+
+
+@app.command()
+def resolve(
+    context: typer.Context,
+    ticket_id: TicketId,
+    note: Annotated[str, typer.Option("--note", help="What was done.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Say that it is done; recorded as resolved by hand, not as proved."""
+    _done(_change(context, lambda db: db.resolve_ticket(ticket_id, note=note)), "is resolved by hand", as_json)
+
+
+@app.command()
+def reopen(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False) -> None:
+    """Give a closed or escalated ticket to the workers again."""
+    _done(_change(context, lambda db: db.reopen_ticket(ticket_id)), "is open again", as_json)
+
+
+def _change(context: typer.Context, change: Callable[[TicketDB], Awaitable[Ticket]]) -> Ticket:
+    async def work() -> Ticket:
+        from operator_core.db.tickets import TicketDB
+
+        async with open_store(context) as database:
+            return await change(TicketDB(database))
+
+    return run(work())
+
+
+def _done(ticket: Ticket, what: str, as_json: bool) -> None:
+    out = Output()
+    if as_json:
+        out.json(ticket.to_dict())
+    else:
+        out.line(f"Ticket #{ticket.id} {what}.")
+
+
+def _check_of(settings: Settings, subject: str | None, invariant: str | None) -> CheckSpec | None:
+    from operator_core.model.invariant import CheckSpec
+
+    if invariant is None:
+        if subject is not None:
+            raise ConfigError("--subject alone attaches no check; name what must hold with --invariant.")
+        return None
+    for configured in settings.subject:
+        for candidate in configured.invariant:
+            if candidate.name == invariant and subject in (None, configured.name):
+                return CheckSpec.of(configured, candidate)
+    of = f" of the subject {subject!r}" if subject else ""
+    raise ConfigError(f"There is no invariant {invariant!r}{of}; `operator config show` lists what is configured.")
+
+
+def _state(ticket: Ticket) -> str:
+    state = f"{ticket.status.value}: {ticket.reason}" if ticket.reason else ticket.status.value
+    notes = [word for word, there in (("held", ticket.held), ("flapping", ticket.flapping)) if there]
+    return f"{state} ({', '.join(notes)})" if notes else state
+
+
+def _show(out: Output, data: dict[str, Any]) -> None:
+    check = data["check_spec"]
+    out.line(f"# Ticket #{data['id']}: {data['invariant_name']}")
+    out.fields(
+        {
+            "state": f"{data['status']}: {data['reason']}" if data["reason"] else data["status"],
+            "held": "yes" if data["held"] else None,
+            "flapping": "yes" if data["flapping"] else None,
+            "severity": data["severity"],
+            "kind": data["kind"],
+            "message": data["message"],
+            "first seen": data["first_seen_at"],
+            "last seen": f"{data['last_seen_at']} ({data['occurrence_count']} times)",
+            "diagnosis": data["diagnosis"],
+            "resolved": data["resolved_at"],
+            "watched until": data["watch_until"],
+            "reopened from": data["reopened_from"],
+            "check": f"{check['subject']['name']} / {check['invariant']['name']}"
+            if check
+            else "none: nothing can be proved",
+            "check hash": data["check_hash"],
+        }
+    )
+    out.line()
+    rows = [
+        (s["session_id"], s["status"], s["started_at"], s["entries"], s["outcome_summary"]) for s in data["sessions"]
+    ]
+    out.table(("session", "state", "started", "entries", "outcome"), rows, empty="Nobody has worked on it yet.")
+    out.line()
+    events = [
+        (h["at"], f"{h.get('old') or '-'} -> {h['new']}" if "new" in h else h["kind"], h.get("reason"), h.get("actor"))
+        for h in data["history"]
+    ]
+    out.table(("when", "what", "reason", "who"), events)

@@ -1,0 +1,105 @@
+"""The monitor and a worker in one process over one store: what `operator up` and the demo run."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from operator_core.agent_lab.engine import Engine
+from operator_core.config import Settings
+from operator_core.db.engine import Database
+from operator_core.db.tickets import TicketDB
+from operator_core.monitor.build import build_loops
+from operator_core.monitor.loop import MonitorLoop
+from operator_core.monitor.recheck import Recheck
+from operator_core.monitor.report import CycleReport
+from operator_core.work.incident import Conclusion
+from operator_core.work.worker import Worker
+
+__all__ = ["monitor_lines", "serve_together", "until_signal", "watch"]
+
+
+def until_signal() -> asyncio.Event:
+    """An event that SIGINT and SIGTERM set; a second SIGINT ends the process the hard way."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def first() -> None:
+        stop.set()
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    loop.add_signal_handler(signal.SIGINT, first)
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    return stop
+
+
+async def serve_together(
+    settings: Settings,
+    database: Database,
+    engine: Engine,
+    stop: asyncio.Event,
+    *,
+    say: Callable[[str], None],
+    on_conclusion: Callable[[Conclusion], None] = lambda conclusion: None,
+    on_cycle: Callable[[CycleReport], None] | None = None,
+    interval_s: float | None = None,
+) -> None:
+    """Watch and work until ``stop`` is set; when one of the two fails, the other one ends too.
+
+    Raises:
+        OperatorError: Why it could not go on.
+    """
+    lines = monitor_lines(say)
+
+    def heard(report: CycleReport) -> None:
+        lines(report)
+        if on_cycle is not None:
+            on_cycle(report)
+
+    loops = build_loops(settings, TicketDB(database), on_cycle=heard, interval_s=interval_s)
+    worker = Worker(settings, database, engine, say=say, on_conclusion=on_conclusion, look_with_checker=Recheck().look)
+    say(f"Watching {len(settings.subject)} subject(s) and working on tickets; Ctrl-C ends both.")
+    await _until_one_ends(stop, [watch(loops, stop), worker.run(stop)])
+
+
+async def watch(loops: Sequence[MonitorLoop], stop: asyncio.Event) -> None:
+    """Run all loops until ``stop`` is set."""
+    await _until_one_ends(stop, [loop.run(stop) for loop in loops])
+
+
+async def _until_one_ends(stop: asyncio.Event, works: Sequence[Any]) -> None:
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        # In good order: sessions finish their command, and what is claimed is given back.
+        stop.set()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+
+
+def monitor_lines(say: Callable[[str], None], *, every: bool = False) -> Callable[[CycleReport], None]:
+    """Prints what a cycle found: when it differs from the last one, and every new ticket.
+
+    Args:
+        every: Every cycle.
+    """
+    last: dict[str, str] = {}
+    known: set[tuple[int | None, int]] = set()
+
+    def put(report: CycleReport) -> None:
+        if every or last.get(report.subject) != report.line:
+            last[report.subject] = report.line
+            say(f"[Monitor] {report.subject}: {report.line}")
+        for ticket in report.tickets:
+            episode = (ticket.id, ticket.reopen_count)
+            if episode not in known:
+                known.add(episode)
+                say(f"[Monitor] Ticket #{ticket.id} ({ticket.severity}): {ticket.message}")
+
+    return put

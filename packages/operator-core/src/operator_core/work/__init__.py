@@ -1,0 +1,1 @@
+"""Work: claims tickets, runs their sessions phase by phase, and survives being killed anywhere."""

@@ -1,0 +1,365 @@
+"""A worker process: claims tickets, keeps its lease alive, runs their sessions, and takes over those of the dead."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sqlalchemy import select
+
+from operator_core import clock as real_clock
+from operator_core.agent_lab.agent_run import Stopping
+from operator_core.agent_lab.audit import SessionAuditor
+from operator_core.agent_lab.engine import Engine, open_engine
+from operator_core.agent_lab.gateway import Say
+from operator_core.clock import Clock
+from operator_core.config import Settings, load_settings
+from operator_core.db.audit_log import AuditLogDB
+from operator_core.db.engine import Database
+from operator_core.db.queue import Claim, WorkQueue
+from operator_core.db.schema import tickets
+from operator_core.db.wakeup import Wakeup
+from operator_core.errors import Fenced, ModelNotUsable, OperatorError, SandboxUnavailable, StoreError
+from operator_core.failpoints import reach
+from operator_core.model.entry import EntryKind
+from operator_core.model.monitor import MONITOR_BLIND
+from operator_core.model.ticket import Reason, TicketStatus
+from operator_core.monitor.recheck import Recheck
+from operator_core.work.incident import Conclusion, IncidentSession, LookWithChecker, SessionTools
+from operator_core.work.state import StateFolder
+
+__all__ = ["Worker", "serve"]
+
+_GRACE_S = 10.0
+_SELF_STOP = 0.8
+_EXIT_DECLARED_DEAD = 70
+_RULE = "=" * 60
+_NO_PROGRESS = frozenset({EntryKind.RESUMED, EntryKind.SANDBOX_REPORT})
+# One statement: of two, a ticket that changes its state in between would be missed by both.
+_LEFT = (
+    select(tickets.c.id)
+    .where(
+        tickets.c.status.in_([TicketStatus.OPEN.value, TicketStatus.RUNNING.value]),
+        tickets.c.held.is_(False),
+        tickets.c.invariant_name != MONITOR_BLIND,
+    )
+    .limit(1)
+)
+
+
+@dataclass
+class _Job:
+    """One session in this process."""
+
+    claim: Claim
+    session: IncidentSession
+    task: asyncio.Task[None]
+    canceled: bool = False
+    wake: int = -1
+    missing: int = 0
+
+
+class Worker:
+    """Claims and runs sessions until it is told to stop.
+
+    Args:
+        settings: Concurrency, lease, limits, model and sandbox.
+        database: An open store.
+        engine: The model service.
+        say: Prints one line for a person.
+        clock: For waiting; the lease itself is on the database's clock.
+        on_conclusion: Called with each finished session.
+        audit_dir: Also write one ``SessionAuditor`` file per session there.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        engine: Engine,
+        *,
+        say: Say = print,
+        clock: Clock | None = None,
+        on_conclusion: Callable[[Conclusion], None] = lambda conclusion: None,
+        audit_dir: Path | None = None,
+        look_with_checker: LookWithChecker | None = None,
+    ) -> None:
+        self.id = real_clock.new_id()
+        self.settings = settings
+        self.database = database
+        self.queue = WorkQueue(database)
+        self.audit = AuditLogDB(database)
+        self.clock = clock or Clock()
+        self._say: Say = lambda line: say(database.redactor.text(line))
+        self._on_conclusion = on_conclusion
+        self._audit_dir = audit_dir
+        self._jobs: dict[tuple[int, int], _Job] = {}
+        self._failure: OperatorError | None = None
+        self._quit = asyncio.Event()
+        self._complaint = ""
+        self._state = StateFolder(settings, database)
+        self._tools = SessionTools(
+            settings,
+            self.audit,
+            self.queue,
+            engine,
+            self._state,
+            self.clock,
+            self._say,
+            look_with_checker,
+        )
+
+    async def run(self, stop: asyncio.Event, *, until_idle: bool = False) -> None:
+        """Work until ``stop`` is set (or, with ``until_idle``, until nothing is left to do).
+
+        Running sessions then finish the command they are in, within 10 seconds, and are given back for another worker.
+
+        Raises:
+            ModelNotUsable: The service refuses the key or the model; nothing was lost, the tickets are open again.
+            SandboxUnavailable: No sandbox can be started here; likewise.
+        """
+        lease = self.settings.worker.lease_s
+        await self.queue.register(self.id, lease)
+        reach("worker.registered")
+        await self._tidy()
+        keepers = [asyncio.create_task(self._beat(lease)), asyncio.create_task(self._sweep(lease))]
+        try:
+            async with Wakeup(self.database) as wakeup:
+                while not stop.is_set() and not self._quit.is_set():
+                    claimed = await self._claim()
+                    if until_idle and not claimed and not self._jobs and not await self._anything_left():
+                        break
+                    if not claimed:
+                        await self._wait(wakeup, stop)
+        finally:
+            await self._leave()
+            for keeper in keepers:
+                keeper.cancel()
+            await asyncio.gather(*keepers, return_exceptions=True)
+            with contextlib.suppress(StoreError):
+                await self.queue.retire(self.id)
+        if self._failure is not None:
+            raise self._failure
+
+    async def _tidy(self) -> None:
+        """Remove what sessions left here whose worker died after their end, or that ended without one."""
+        for name in self._state.names():
+            # A folder of another database may be among them: only what is known to have ended goes.
+            if any(s.status != "running" for s in await self.audit.sessions(session_id=name)):
+                self._state.drop(name)
+
+    # ---- claiming
+
+    async def _claim(self) -> bool:
+        free = self.settings.worker.concurrency - len(self._jobs)
+        if free <= 0:
+            return False
+        try:
+            claims = await self.queue.claim(self.id, free)
+        except Fenced:
+            self._die()
+        except StoreError as error:
+            self._complain(error)
+            return False
+        for claim in claims:
+            reach("worker.claimed")
+            session = IncidentSession(self._tools, claim)
+            task = asyncio.create_task(self._run_one(claim, session), name=f"ticket-{claim.ticket_id}")
+            self._jobs[claim.ticket_id, claim.fence] = _Job(claim, session, task, wake=claim.wake)
+        return bool(claims)
+
+    async def _wait(self, wakeup: Wakeup, stop: asyncio.Event) -> None:
+        """Until work may be there, a session ended, or it is time to stop; the poll is the fallback."""
+        waits: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait()), asyncio.create_task(self._quit.wait())]
+        if len(self._jobs) < self.settings.worker.concurrency:
+            poll = self.settings.worker.poll_s / self.clock.rate
+            waits.append(asyncio.create_task(wakeup.wait(poll)))
+        running = [job.task for job in self._jobs.values()]
+        await asyncio.wait([*waits, *running], return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+
+    async def _anything_left(self) -> bool:
+        return bool(await self.database.fetch(_LEFT))
+
+    # ---- one session
+
+    async def _run_one(self, claim: Claim, session: IncidentSession) -> None:
+        key = (claim.ticket_id, claim.fence)
+        try:
+            await self._work(claim, session)
+        except Fenced:
+            self._say(f"Ticket #{claim.ticket_id} belongs to another worker now; this one stops working on it.")
+        except StoreError as error:
+            # Nothing is lost: the journal is durable up to here, and the lease passes the ticket on.
+            self._say(f"Error processing ticket: {error}")
+        finally:
+            self._jobs.pop(key, None)
+
+    async def _work(self, claim: Claim, session: IncidentSession) -> None:
+        ticket = claim.ticket
+        self._say(f"\n{_RULE}\nProcessing ticket #{ticket.id}: {ticket.invariant_name}\n{_RULE}\n")
+        try:
+            if await self._lost_in_a_row(claim) >= self.settings.worker.lost_after:
+                why = f"{self.settings.worker.lost_after} workers in a row were lost without any progress"
+                status, summary = await session.fail(Reason.LOST_WORKER, why), why
+            else:
+                conclusion = await session.run()
+                status, summary = conclusion.status, conclusion.report.headline
+                self._on_conclusion(conclusion)
+        except asyncio.CancelledError:
+            job = self._jobs.get((claim.ticket_id, claim.fence))
+            if job is None or not job.canceled:
+                raise
+            status, summary = await session.abandon("canceled by a person"), "canceled by a person"
+        except Stopping:
+            await self.queue.release(claim)
+            return
+        except (ModelNotUsable, SandboxUnavailable) as error:
+            # Not this ticket's fault: give it back and stop, before every other ticket meets the same fate.
+            self._failure = error
+            self._quit.set()
+            await self.queue.release(claim)
+            return
+        except StoreError:
+            raise
+        except Exception as error:
+            self._say(f"Error processing ticket: {error}")
+            sentence = str(error) if isinstance(error, OperatorError) else f"{type(error).__name__}: {error}"
+            status, summary = await session.fail(Reason.ERROR, sentence), sentence
+        self._say(f"\nTicket #{ticket.id} -> {status}\nSummary: {summary}\n")
+        if self._audit_dir is not None and session.session_id:
+            entries = await self.audit.entries(session.session_id)
+            SessionAuditor.from_entries(self._audit_dir, session.session_id, entries).save_session()
+
+    async def _lost_in_a_row(self, claim: Claim) -> int:
+        """How many claims in a row, before this one, did nothing but begin."""
+        if claim.ticket.session_id is None:
+            return 0
+        entries = await self.audit.entries(claim.ticket.session_id)
+        fences = [e.fence for e in entries if e.fence is not None and e.entry_type not in _NO_PROGRESS]
+        opened = min((e.fence for e in entries if e.fence is not None), default=claim.fence) - 1
+        return claim.fence - 1 - max(fences, default=opened)
+
+    # ---- staying alive
+
+    async def _beat(self, lease: float) -> None:
+        """On the event loop, because it proves that the loop lives."""
+        last = real_clock.monotonic()
+        while True:
+            await asyncio.sleep(lease / 6)
+            try:
+                await self.queue.heartbeat(self.id, lease)
+                last = real_clock.monotonic()
+            except Fenced:
+                self._die()
+            except StoreError as error:
+                self._complain(error)
+            if real_clock.monotonic() - last > _SELF_STOP * lease:
+                self._die()
+
+    async def _sweep(self, lease: float) -> None:
+        """Take back the tickets of dead workers, and make this process agree with the store."""
+        while True:
+            try:
+                await self.queue.reap()
+                await self._reconcile(await self.queue.owned(self.id))
+            except StoreError as error:
+                self._complain(error)
+            await asyncio.sleep(min(1.0, lease / 6) * random.uniform(0.8, 1.2))
+
+    async def _reconcile(self, owned: dict[tuple[int, int], tuple[bool, int]]) -> None:
+        for key, job in list(self._jobs.items()):
+            if key not in owned:
+                job.missing += 1
+                if job.missing >= 2:  # once may be the moment between its last write and its end
+                    job.task.cancel()
+                continue
+            cancel, wake = owned[key]
+            if cancel and not job.canceled:
+                job.canceled = True
+                job.task.cancel()
+            if wake != job.wake and job.session.gateway is not None:
+                job.wake = wake
+                job.session.gateway.mail = True
+        for ticket, fence in owned:
+            if (ticket, fence) not in self._jobs:
+                await self._disown(ticket, fence)
+
+    async def _disown(self, ticket: int, fence: int) -> None:
+        """Ours in the store, but nothing here works on it: an answer was lost, or the session ended badly."""
+        await asyncio.sleep(0.05)
+        if (ticket, fence) in self._jobs or (ticket, fence) not in await self.queue.owned(self.id):
+            return
+        from operator_core.db.tickets import TicketDB
+
+        claim = Claim(await TicketDB(self.database).get_ticket(ticket), self.id, fence, 0)
+        with contextlib.suppress(Fenced):
+            await self.queue.release(claim, delay_s=1.0)
+
+    async def _leave(self) -> None:
+        """Let every session finish its command, then give the tickets back."""
+        jobs = list(self._jobs.values())
+        for job in jobs:
+            job.session.stopping.set()
+        if jobs:
+            _, late = await asyncio.wait([job.task for job in jobs], timeout=_GRACE_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*(job.task for job in jobs), return_exceptions=True)
+
+    def _complain(self, error: StoreError) -> None:
+        """Say what is wrong with the store, once for each trouble; the work goes on when it is over."""
+        if str(error) != self._complaint:
+            self._complaint = str(error)
+            self._say(f"[Store] {error}")
+
+    def _die(self) -> NoReturn:
+        """Declared dead, or cannot renew the lease: another worker may be at work already, so write nothing more."""
+        self._say("This worker lost its lease and stops at once; another one goes on with its sessions.")
+        os._exit(_EXIT_DECLARED_DEAD)
+
+
+async def serve(
+    db: str | None = None,
+    *,
+    settings: Settings | None = None,
+    audit_dir: Path | None = None,
+    say: Say = print,
+    until_idle: bool = False,
+    on_conclusion: Callable[[Conclusion], None] = lambda conclusion: None,
+) -> None:
+    """Open the store and work until SIGINT or SIGTERM.
+
+    Raises:
+        OperatorError: One sentence that says what is wrong and what to do.
+    """
+    chosen = settings or load_settings(db=db).settings
+    engine = open_engine(chosen.model)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        async with Database.open(db or chosen.store.url) as database:
+            worker = Worker(
+                chosen,
+                database,
+                engine,
+                say=say,
+                audit_dir=audit_dir,
+                on_conclusion=on_conclusion,
+                look_with_checker=Recheck().look,
+            )
+            say("Agent loop starting. Polling for tickets...")
+            await worker.run(stop, until_idle=until_idle)
+    finally:
+        await engine.close()
