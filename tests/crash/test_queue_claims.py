@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
+from operator_core.db import ledger
 from operator_core.db.audit_log import _COLUMNS, AuditLogDB, _append_statement
 from operator_core.db.engine import Database
 from operator_core.db.integrity import verify
@@ -183,7 +184,7 @@ async def test_waiting_costs_no_worker_and_ends_by_itself_when_asked_to(store_ur
         assert claim.ticket.session_id == work.session_id
 
 
-async def test_claims_without_progress_are_counted(store_url: str) -> None:
+async def test_workers_lost_without_progress_are_counted(store_url: str) -> None:
     async with Database.open(store_url) as database:
         work = await start_work(database, entries=1, worker="w1")
         counts = []
@@ -193,14 +194,14 @@ async def test_claims_without_progress_are_counted(store_url: str) -> None:
             await work.queue.reap()
             await work.queue.register(f"w{number}", 60)
             (claim,) = await work.queue.claim(f"w{number}")
-            counts.append(await work.queue.fences_without_progress(claim))
+            counts.append(await work.queue.lost_in_a_row(claim))
         assert counts == [0, 1, 2, 3]
         await (await work.audit.journal(work.session_id, claim)).append(Draft("note", "progress"))
         await expire(store_url, claim.worker)
         await work.queue.reap()
         await work.queue.register("w6", 60)
         (claim,) = await work.queue.claim("w6")
-        assert await work.queue.fences_without_progress(claim) == 0
+        assert await work.queue.lost_in_a_row(claim) == 0
 
 
 async def test_order_is_priority_then_age_and_later_is_later(store_url: str) -> None:
@@ -213,3 +214,29 @@ async def test_order_is_priority_then_age_and_later_is_later(store_url: str) -> 
         await queue.release(claims[0], delay_s=60)
         assert [c.ticket_id for c in await queue.claim("w", 3)] == [ids[2]]
         assert await queue.claim("w", 3) == []
+
+
+async def test_the_reaper_and_an_answer_do_not_wait_for_each_other(fresh_postgres: str) -> None:
+    """Both lock tickets before the ledger; the other way round it was a deadlock that the person was told about."""
+    async with Database.open(fresh_postgres) as database, Database.open(fresh_postgres) as other:
+        waiting = await start_work(database)
+        assert await waiting.queue.park(waiting.claim, 0, wait_s=0.0)
+        await waiting.queue.register("dead", 60)
+        await waiting.tickets.open_ticket("other", "x")
+        await waiting.queue.claim("dead")
+        await expire(fresh_postgres, "dead")
+        locked, go_on = asyncio.Event(), asyncio.Event()
+
+        async def answer() -> None:
+            async with other.begin() as c:
+                await TicketDB(other)._lock(c, waiting.claim.ticket_id)
+                locked.set()
+                await go_on.wait()
+                await ledger.append(other, c, "message", ticket_id=waiting.claim.ticket_id, actor="person")
+
+        answering = asyncio.create_task(answer())
+        await locked.wait()
+        reaping = asyncio.create_task(waiting.queue.reap())
+        await asyncio.sleep(0.3)
+        go_on.set()
+        assert await asyncio.gather(answering, reaping) == [None, 2]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
+import json
 import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -77,6 +80,22 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     path.write_text("these are notes, and they stay as they are\n" * 100)
     sentence(run_operator("tickets", "list", db=path))
     assert path.read_text().startswith("these are notes")
+
+
+@pytest.mark.parametrize("schema", ["", "CREATE TABLE customers (name TEXT)"])
+def test_an_empty_or_foreign_database_is_not_an_intact_journal(tmp_path: Path, schema: str) -> None:
+    path = tmp_path / "other.db"
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.executescript(schema)
+    path.touch()
+    for words in ("audit verify", "tickets list", "sessions list", "tickets hold 1"):
+        said = sentence(run_operator(*words.split(), db=path))
+        assert said == f"{path} has no Operator tables; check --db, or create them with `operator init`."
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        tables = other.execute("SELECT name FROM sqlite_master").fetchall()
+    assert tables == ([("customers",)] if schema else []), "a look changes nothing"
+    assert run_operator("init", cwd=tmp_path, db=path).returncode == 0
+    assert run_operator("audit", "verify", db=path).returncode == 0
 
 
 def test_urls_that_lead_nowhere() -> None:
@@ -202,12 +221,13 @@ def test_wrong_command_lines(store: str) -> None:
         ("tickets show", "ID"),
         ("tickets show one", "'ID'"),
         ("tickets list --status closed", "closed"),
+        ("tickets open disk ", "message"),
         ("tickets list --nope", "--nope"),
         ("audit export x --format pdf", "pdf"),
         ("monitor run", "[[subject]]"),
         ("up", "[[subject]]"),
     ):
-        assert word in sentence(run_operator(*words.split(), db=store, env={"ANTHROPIC_API_KEY": "x"}), 2)
+        assert word in sentence(run_operator(*words.split(" "), db=store, env={"ANTHROPIC_API_KEY": "x"}), 2)
 
 
 # ---- the model service
@@ -253,10 +273,8 @@ def test_a_model_endpoint_that_is_down(store: str) -> None:
     assert "Traceback" not in done.stdout + done.stderr
     done = run_operator("worker", "run", "--until-idle", db=store, env=env)
     assert "Traceback" not in done.stdout + done.stderr
-    assert "cannot be reached" in done.stdout
-    seen = ticket(store)
-    assert (seen.status, seen.reason) == ("escalated", "error")
-    assert "cannot be reached" in (seen.diagnosis or "")
+    assert "cannot be reached" in sentence(done, 1)
+    assert ticket(store).status == "open"  # an outage is no ticket's fault: the next worker goes on with it
 
 
 def test_an_unknown_model(store: str) -> None:
@@ -288,8 +306,29 @@ def test_no_bubblewrap(store: str, tmp_path: Path) -> None:
     assert "bubblewrap" in said
     assert ticket(store).status == "open"
     assert "Remedy" in sentence(run_operator("demo", cwd=tmp_path, env=env))
+    # Before the first ticket comes, which may be weeks later and at night.
+    (tmp_path / "operator.toml").write_text(
+        '[[subject]]\nname = "a"\n[[subject.invariant]]\nname = "b"\nprobe = { type = "command", command = "true" }\n'
+    )
+    for words in (["worker", "run"], ["agent", "start"], ["up"]):
+        assert "Remedy" in sentence(run_operator(*words, db=str(tmp_path / "new.db"), cwd=tmp_path, env=env))
     done = run_operator("doctor", db=store, env=env)
     assert (done.returncode, "Remedy" in done.stdout) == (1, True)
+
+
+def test_doctor_finds_what_nobody_would_look_at(store: str, tmp_path: Path) -> None:
+    (tmp_path / "operator.toml").write_text(
+        '[[subject]]\nname = "a"\nworkspace = "."\n'
+        '[[subject.invariant]]\nname = "blind"\n'
+        '[[subject.invariant]]\nname = "sighted"\nprobe = { type = "command", command = "true" }\n'
+        'protect = { files = ["operator.toml", "limits.jsn"] }\n'
+    )
+    done = run_operator("doctor", "--json", db=store, cwd=tmp_path)
+    found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert (done.returncode, found["probe blind"]["state"]) == (1, "wrong")
+    assert "probe sighted" in found
+    assert found["protect sighted"]["state"] == "warning"
+    assert found["protect sighted"]["detail"].startswith("limits.jsn is not there")
 
 
 def test_an_invariant_that_never_answers(store: str, tmp_path: Path) -> None:

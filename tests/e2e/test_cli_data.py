@@ -147,6 +147,7 @@ def test_exports(store: Store, tmp_path: Path) -> None:
     assert auditor["session_id"] == store.session
     assert auditor["messages"][-1]["result"]["exit_code"] == 3
     rows = [json.loads(row) for row in said("audit", "export", store.session, "-f", "jsonl", db=store).splitlines()]
+    assert auditor["ended_at"] == rows[-1]["timestamp"], "when the session ended, not when it was exported"
     assert [row["prev_hash"] for row in rows[1:]] == [row["hash"] for row in rows[:-1]]
     page = tmp_path / "page.md"
     assert said("audit", "export", store.session, "-f", "markdown", "-o", str(page), db=store) == f"Wrote {page}.\n"
@@ -282,7 +283,14 @@ def test_init_writes_what_it_says(tmp_path: Path) -> None:
     example = re.sub(r"(?m)^# ?", "", text[text.index("# [[subject]]") :])
     assert [s.name for s in Settings.model_validate(tomllib.loads(example)).subject] == ["shop"]
     again = run_operator("init", "there", cwd=tmp_path)
-    assert (again.returncode, again.stderr.count("\n"), path.read_text()) == (2, 1, text)
+    assert (again.returncode, again.stderr, path.read_text()) == (0, "", text)
+    assert "stays as it is" in again.stdout
+    path.write_text('[store]\nurl = "other.db"\n')
+    missing = run_operator("tickets", "list", "--config", "there/operator.toml", cwd=tmp_path)
+    assert (missing.returncode, "operator init" in missing.stderr) == (1, True)
+    assert run_operator("init", "there", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "there" / "other.db").is_file(), "beside the file that names it"
+    assert run_operator("tickets", "list", "--config", "there/operator.toml", cwd=tmp_path).returncode == 0
     forced = run_operator("init", "there", "--force", "--json", "--db", "there/o.db", cwd=tmp_path)
     assert json.loads(forced.stdout)["database"] == str(tmp_path / "there" / "o.db")
 

@@ -48,6 +48,8 @@ async def write_everywhere(database: Database, text: str, folder: Path) -> None:
             "message", "x", body={"role": "user", "content": [{"type": "text", "text": text}, {"input": {"c": text}}]}
         ),
     )
+    call = {"type": "tool_use", "id": "t", "name": "shell", "input": {"data": text, "signature": text}}
+    await work.journal.append(Draft("message", "x", body={"role": "assistant", "content": [call]}))
     await work.journal.drain()
     await tickets.send(work.claim.ticket_id, text)
     await audit.update_summary((await audit.entries(work.session_id))[0].id, text)
@@ -96,13 +98,17 @@ async def test_the_environment_is_known_without_being_told(
 async def test_opaque_blocks_are_kept_word_for_word(store_url: str) -> None:
     """A thinking block whose signature changed would end the conversation; nothing readable is in it."""
     signature = "sk-ant-" + "A1b2" * 20
-    body = {"content": [{"type": "thinking", "thinking": CANARY, "signature": signature}, {"data": signature}]}
+    hidden = {"type": "redacted_thinking", "data": signature}
+    body = {
+        "role": "assistant",
+        "content": [{"type": "thinking", "thinking": CANARY, "signature": signature}, hidden],
+    }
     async with Database.open(store_url, redactor=Redactor([CANARY])) as database:
         work = await start_work(database)
         await work.journal.append(Draft("message", "x", body=body))
         (entry,) = await AuditLogDB(database).entries(work.session_id)
     assert entry.body["content"] == [
         {"type": "thinking", "thinking": MASK, "signature": signature},
-        {"data": signature},
+        hidden,
     ]
     assert await column_of(store_url, "SELECT count(*) FROM agent_log_entries") == [1]

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -118,9 +119,6 @@ def as_nobody(path: Path) -> str:
     """What :data:`CHILD` says when it is run by a user without rights."""
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
-    for parent in path.parent.parents:
-        if "pytest-of" in str(parent):
-            parent.chmod(0o755)
     done = subprocess.run(
         [sys.executable, "-c", CHILD, str(path), str(path.parents[1] / "warm.db"), str(NOBODY)],
         capture_output=True,
@@ -131,9 +129,26 @@ def as_nobody(path: Path) -> str:
     return done.stdout.strip()
 
 
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that every user can enter; pytest closes its own ones to others whenever a session starts."""
+    with tempfile.TemporaryDirectory(prefix="operator-public-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+async def test_what_lies_behind_a_closed_folder_cannot_be_reached(public: Path) -> None:
+    closed = public / "closed"
+    closed.mkdir(mode=0o700)
+    path = closed / "inner" / "operator.db"
+    path.parent.mkdir()
+    text = as_nobody(path)
+    assert text == f"StoreUnavailable: The database {path} cannot be reached (Permission denied); check --db."
+
+
 @pytest.mark.parametrize("case", ["file", "folder", "new"])
-async def test_what_may_not_be_written_is_read_only(tmp_path: Path, case: str) -> None:
-    folder = tmp_path / "place"
+async def test_what_may_not_be_written_is_read_only(public: Path, case: str) -> None:
+    folder = public / "place"
     folder.mkdir()
     path = folder / "operator.db"
     if case != "new":

@@ -46,5 +46,5 @@ def short() -> Brain:
 
 
 def long() -> Brain:
-    """Five calls in three groups, each taking a little while, and the fix."""
-    return _brain([["a"], ["b", "c"], ["d", "e"]], "sleep 0.05", odd=False)
+    """Five calls in three groups, each taking half a second, and the fix."""
+    return _brain([["a"], ["b", "c"], ["d", "e"]], "sleep 0.5", odd=False)

@@ -93,6 +93,8 @@ def test_values_of_the_environment_are_found_also_inside_json() -> None:
         ("ANTHROPIC_API_KEY", True), ("GITHUB_TOKEN", True), ("PGPASSWORD", True), ("MYSQL_PWD", True),
         ("AWS_SECRET_ACCESS_KEY", True), ("SENTRY_DSN", True), ("SESSION_COOKIE", True), ("PATH", False),
         ("SSH_AUTH_SOCK", False), ("XAUTHORITY", False), ("SSL_KEY_FILE", False), ("HOME", False),
+        ("DB_PASS", True), ("SSH_PASSPHRASE", True), ("SMTP_CREDS", True), ("SLACK_WEBHOOK_URL", True),
+        ("AZURE_STORAGE_CONNECTION_STRING", True), ("COMPASS", False), ("BYPASS_RULES", False), ("KEYS_URL", False),
     ],
 )  # fmt: skip
 def test_which_names_look_secret(name: str, secret: bool) -> None:

@@ -8,14 +8,24 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from operator_core.errors import ConfigError
-from operator_core.model.invariant import Subject
+from operator_core.model.invariant import (
+    CommandProbe,
+    Durability,
+    HttpProbe,
+    Invariant,
+    PromQLProbe,
+    Protect,
+    Subject,
+    TcpProbe,
+)
 
 __all__ = [
     "CONFIG_NAME",
@@ -214,7 +224,8 @@ def load_settings(
         section, _, key = name.removeprefix(ENV_PREFIX).lower().partition("__")
         if name.startswith(ENV_PREFIX) and key:
             if section not in Settings.model_fields or section == "subject":
-                raise ConfigError(f"{name} names no setting; `operator config show` lists them all.")
+                sections = ", ".join(s for s in Settings.model_fields if s != "subject")
+                raise ConfigError(f"{name} names no setting; the sections are {sections}.")
             _put(data, section, key, value)
             origins[f"{section}.{key}"] = f"environment {name}"
     if "base_url" not in data.get("model", {}) and env.get("ANTHROPIC_BASE_URL"):
@@ -227,7 +238,7 @@ def load_settings(
     try:
         return LoadedSettings(Settings.model_validate(data), origins, file)
     except ValidationError as error:
-        raise ConfigError(_explain(error, file, origins)) from None
+        raise ConfigError(_explain(error, data, file, origins)) from None
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
@@ -239,11 +250,15 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise ConfigError(f"The configuration file {file} cannot be read ({error}).") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"The configuration file {file} is not valid TOML: {error}.") from None
+    # A path is meant relative to the file that names it, wherever the command is started.
     base = file.resolve().parent
     for subject in data.get("subject", []) if isinstance(data.get("subject"), list) else []:
-        # A workspace is meant relative to the file that names it, wherever the command is started.
         if isinstance(subject, dict) and isinstance(subject.get("workspace"), str):
             subject["workspace"] = str(base / Path(subject["workspace"]).expanduser())
+    for section, key in (("store", "url"), ("worker", "state_dir")):
+        table = data.get(section)
+        if isinstance(table, dict) and isinstance(table.get(key), str) and "://" not in table[key]:
+            table[key] = str(file.parent / Path(table[key]).expanduser())
     return data
 
 
@@ -261,10 +276,44 @@ def _put(data: dict[str, Any], section: str, key: str, value: str) -> None:
         data[section][key] = value
 
 
-def _explain(error: ValidationError, file: Path | None, origins: Mapping[str, str]) -> str:
+def _explain(error: ValidationError, data: Mapping[str, Any], file: Path | None, origins: Mapping[str, str]) -> str:
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"] if part not in ("http", "tcp", "command", "promql"))
-    source = origins.get(where) or (str(file) if file else "the environment")
+    full = first["loc"]
+    # After a probe stands its type, which is no key.
+    loc = [part for i, part in enumerate(full) if i == 0 or full[i - 1] != "probe"]
+    source = origins.get(".".join(map(str, loc))) or (str(file) if file else "the environment")
+    where = _place(loc, data)
     if first["type"] == "extra_forbidden":
-        return f"Unknown key '{where}' in {source}; `operator config show` lists all keys."
-    return f"Bad value for '{where or 'settings'}' in {source}: {first['msg'].removeprefix('Value error, ')}."
+        known = _known(full[:-1])
+        near = get_close_matches(str(loc[-1]), known, 1)
+        rest = f"perhaps '{near[0]}' is meant." if near else f"known here: {', '.join(known)}."
+        return f"Unknown key '{where}' in {source}; {rest}"
+    if first["type"] == "missing":
+        return f"The key '{where}' is missing in {source}."
+    what = f"Bad value for '{where}' in" if where else "Bad configuration in"
+    return f"{what} {source}: {first['msg'].removeprefix('Value error, ')}."
+
+
+def _place(loc: Sequence[int | str], data: Any) -> str:
+    """Dotted keys; an item of a list is called by its name, or by its number from 1."""
+    words = ""
+    for part in loc:
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            data = None
+        if isinstance(part, int):
+            name = data.get("name") if isinstance(data, dict) else None
+            words += f"[{name if isinstance(name, str) else part + 1}]"
+        else:
+            words += f".{part}" if words else part
+    return words
+
+
+def _known(loc: Sequence[int | str]) -> list[str]:
+    """The keys that the innermost of these tables may have."""
+    tables: dict[int | str, Any] = {name: field.annotation for name, field in Settings.model_fields.items()}
+    tables |= {"prices": Price, "subject": Subject, "invariant": Invariant, "durability": Durability}
+    tables |= {"protect": Protect, "http": HttpProbe, "tcp": TcpProbe, "command": CommandProbe, "promql": PromQLProbe}
+    model = next((tables[part] for part in reversed(loc) if part in tables), Settings)
+    return list(model.model_fields)

@@ -16,10 +16,13 @@ __all__ = ["MASK", "RedactFilter", "Redactor", "looks_secret"]
 
 MASK = "[REDACTED]"
 
-_NAME = re.compile(r"(?i)(key|token|secret|passw(or)?d|pwd|credential|auth|cookie|private|dsn)")
+_NAME = re.compile(
+    r"(?i)(key|token|secret|passw(or)?d|passphrase|pwd|credential|auth|cookie|private|dsn|webhook|connection_string"
+    r"|(^|_)(pass|creds?)(_|$))"
+)
 # Names that match the pattern above and hold no secret; masking their values would hide ordinary words.
 _HARMLESS = re.compile(
-    r"(?i)^((old)?pwd|ssh_auth_sock|xauthority|gpg_agent_info|.*_(file|path|dir|url|header|name|id))$"
+    r"(?i)^((old)?pwd|ssh_auth_sock|xauthority|gpg_agent_info|(?!.*webhook_url).*_(file|path|dir|url|header|name|id))$"
 )
 _MIN_LENGTH = 8
 

@@ -35,6 +35,7 @@ class SessionAuditor:
         self.audit_dir.mkdir(parents=True, exist_ok=True)
         self.session_id = clock.new_session_id()
         self.messages: list[dict[str, Any]] = []
+        self._ended_at: str | None = None
 
     @classmethod
     def from_entries(cls, audit_dir: Path, session_id: str, entries: Iterable[Entry]) -> SessionAuditor:
@@ -43,6 +44,7 @@ class SessionAuditor:
         auditor.session_id = session_id
         calls: dict[str | None, Entry] = {}
         for entry in entries:
+            auditor._ended_at = entry.timestamp
             if entry.entry_type == EntryKind.MESSAGE and isinstance(entry.body, dict):
                 auditor.messages.append(
                     {"timestamp": entry.timestamp, "role": entry.body["role"], "content": entry.body["content"]}
@@ -83,7 +85,7 @@ class SessionAuditor:
         data = {
             "session_id": self.session_id,
             "started_at": self.messages[0]["timestamp"] if self.messages else None,
-            "ended_at": _timestamp(),
+            "ended_at": self._ended_at or _timestamp(),
             "message_count": len(self.messages),
             "messages": self.messages,
         }

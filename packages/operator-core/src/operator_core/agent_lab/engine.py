@@ -77,32 +77,33 @@ def explain(error: BaseException, settings: ModelSettings) -> tuple[ModelError, 
     import anthropic
     import httpx2
 
-    where = settings.base_url or "the model service"
+    place = f" at {settings.base_url}" if settings.base_url else ""
+    endpoint = f"endpoint {settings.base_url}" if settings.base_url else "service"
     detail = clip(first_line(_said(error)) or type(error).__name__, 300)
     if isinstance(error, anthropic.APIStatusError):
         kind = str(getattr(error, "type", "") or "")
         status = error.status_code
         if status in (408, 409, 429) or status >= 500 or kind in ("overloaded_error", "api_error", "timeout_error"):
-            failing = f"The model service at {where} is overloaded or failing ({status}: {detail})."
+            failing = f"The model service{place} is overloaded or failing ({status}: {detail})."
             return ModelUnreachable(failing), True
         if status in (401, 403):
             return ModelNotUsable(
-                f"The model service at {where} refused the key in {settings.api_key_env} ({status}: {detail}); set a "
+                f"The model service{place} refused the key in {settings.api_key_env} ({status}: {detail}); set a "
                 "valid one and start again."
             ), False
         if status == 404:
             return ModelNotUsable(
-                f"The model service at {where} does not know {settings.model!r} ({detail}); set [model] model."
+                f"The model service{place} does not know {settings.model!r} ({detail}); set [model] model."
             ), False
-        return ModelRefused(f"The model service at {where} refused the request ({status}: {detail})."), False
+        return ModelRefused(f"The model service{place} refused the request ({status}: {detail})."), False
     if isinstance(error, (anthropic.APIResponseValidationError, json.JSONDecodeError, TruncatedReply)):
         return ModelUnreachable(
-            f"The reply of the model service at {where} was cut short or is not JSON; check what stands between."
+            f"The reply of the model service{place} was cut short or is not JSON; check what stands between."
         ), True
     if isinstance(error, (anthropic.APIConnectionError, httpx2.TransportError, TimeoutError)):
         cause = clip(first_line(str(error.__cause__ or error)) or type(error).__name__, 200)
         return ModelUnreachable(
-            f"The model endpoint {where} cannot be reached ({cause}); check [model] base_url and the network."
+            f"The model {endpoint} cannot be reached ({cause}); check [model] base_url and the network."
         ), True
     return ModelRefused(f"The model client failed ({type(error).__name__}: {detail})."), False
 

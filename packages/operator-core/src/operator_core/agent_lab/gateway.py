@@ -1,26 +1,23 @@
 """The tool gateway: every effect of the agent passes here.
 
-Intent is journaled before an effect and its result after. A command is started at most once, whoever tries: the first
-one to create its ``started`` file wins, for ever. Its result is published by rename before it is journaled, so that a
-crash in between loses nothing.
+Intent is journaled before an effect and its result after. A command is started at most once, whoever tries, and its
+result is published before it is journaled (:mod:`operator_core.agent_lab.calls`), so that a crash in between loses
+nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import hashlib
 import json
-import os
-import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from operator_core.agent_lab.calls import CallFiles
 from operator_core.agent_lab.history import Conversation
 from operator_core.agent_lab.summaries import summarize_output, summarize_text
 from operator_core.db.audit_log import Journal
-from operator_core.errors import Fenced, OperatorError, StoreError, StoreFull
+from operator_core.errors import OperatorError
 from operator_core.failpoints import reach
 from operator_core.model.entry import Draft, EntryKind
 from operator_core.model.outcome import Outcome, OutcomeKind
@@ -30,7 +27,6 @@ from operator_core.text import clip, printable
 __all__ = ["Recovered", "ToolGateway", "ToolRefused"]
 
 _INLINE = 64 * 1024
-_PARTIAL = 64 * 1024
 _INTERRUPTED = "interrupted; outcome unknown, check before repeating"
 _NOT_EXECUTED = "interrupted before it was started: this command was not executed"
 
@@ -64,7 +60,7 @@ class ToolGateway:
     Args:
         journal: Where intents and results go.
         sandbox: Where commands run.
-        calls: Folder of the call directories (``started``, ``result.json``, long output); survives a crash.
+        calls: Folder of the call files; survives a crash.
         place: Identity of that folder: results can be looked up only where the command ran.
         conversation: Follows everything that is journaled.
         say: Prints one line for a person.
@@ -90,30 +86,34 @@ class ToolGateway:
         self.on_entry: Callable[[int, str], None] = lambda entry_id, text: None
         # Before anything is shortened: half of a secret is not recognised any more.
         self.clean: Callable[[str], str] = journal.audit.database.redactor.text
-        self._calls = calls
-        self._calls.mkdir(parents=True, exist_ok=True)
-        self._place = place
+        calls.mkdir(parents=True, exist_ok=True)
+        self._calls = CallFiles(calls, place)
         self._say = say
         self._timeout_s = timeout_s
 
     # ---- tools, as the model sees them
 
     async def shell(self, tool_use_id: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Run a command in the sandbox; the result has the keys of :class:`operator_core.agent_lab.tools.ShellResult`."""
+        """Run a command in the sandbox; the result is a :class:`operator_core.agent_lab.tools.ShellResult`."""
         command, _, timeout = _shell_arguments(arguments, self._timeout_s)
-        folder = self._folder(tool_use_id)
+        if self.failure is not None:
+            # The runner goes on with the other calls of the reply; a session that must stop starts none of them.
+            raise self.failure
+        await self.journal.check()
         try:
-            if not _first(folder):
+            started = self._calls.start(tool_use_id)
+            if started is None:
                 raise ToolRefused(_INTERRUPTED)
             reach("gateway.started")
-            with _Partial(folder / "partial") as partial:
-                result = await self.sandbox.exec(command, timeout=timeout, spool=folder, on_output=partial)
+            with started:
+                spool = self._calls.spool(tool_use_id)
+                result = await self.sandbox.exec(command, timeout=timeout, spool=spool, on_output=started)
             reach("gateway.executed")
             output = _output(result, timeout)
             files = {name: path.name for name, path in output.files.items()}
-            _publish(folder, {"shown": output.shown, "raw": output.raw, "files": files})
+            self._calls.publish(tool_use_id, {"shown": output.shown, "raw": output.raw, "files": files})
         except OSError as error:
-            raise _store_error(error, folder) from error
+            raise self._calls.error(error) from error
         reach("gateway.published")
         await self._finish(tool_use_id, "shell", output)
         return output.shown
@@ -161,7 +161,7 @@ class ToolGateway:
             tool_name=self.clean(str(block["name"])),
             tool_params=arguments,
             tool_use_id=block["id"],
-            meta={"place": self._place},
+            meta={"place": self._calls.place},
         )
 
     async def answer(self, block: dict[str, Any]) -> None:
@@ -197,22 +197,20 @@ class ToolGateway:
             await self._journal_recovered(block, found)
 
     def _look(self, block: dict[str, Any]) -> Recovered:
-        folder = self._folder(block["id"])
-        if block["id"] not in self.conversation.intents:
+        call = block["id"]
+        if call not in self.conversation.intents:
             return Recovered("not_executed", {"error": _NOT_EXECUTED})
-        published = folder / "result.json"
-        if self.conversation.intent_places.get(block["id"]) == self._place:
-            if published.exists():
-                return Recovered("ok", json.loads(published.read_text(encoding="utf-8")))
-            if _first(folder):  # proven, and retired for ever: nobody can start it any more
-                return Recovered("not_executed", {"error": _NOT_EXECUTED})
-        partial = folder / "partial"
-        seen = partial.read_bytes().decode("utf-8", "replace") if partial.exists() else ""
-        return Recovered("unknown", {"error": _INTERRUPTED, "partial_output": clip(seen, 8192)})
+        if self.conversation.intent_places.get(call) == self._calls.place:
+            if (result := self._calls.result(call)) is not None:
+                return Recovered("ok", result)
+            if (unused := self._calls.start(call)) is not None:
+                with unused:  # proven, and retired for ever: nobody can start it any more
+                    return Recovered("not_executed", {"error": _NOT_EXECUTED})
+        return Recovered("unknown", {"error": _INTERRUPTED, "partial_output": clip(self._calls.partial(call), 8192)})
 
     async def _journal_recovered(self, block: dict[str, Any], found: Recovered) -> None:
         if found.status == "ok":
-            folder = self._folder(block["id"])
+            folder = self._calls.spool(block["id"])
             files = {k: folder / name for k, name in found.result["files"].items()}
             await self._finish(block["id"], block["name"], _Output(found.result["shown"], found.result["raw"], files))
             return
@@ -246,7 +244,7 @@ class ToolGateway:
         summary = summarize_output(
             output.shown["stdout"], output.shown["stderr"], code, timed_out=output.shown["timed_out"]
         )
-        self._say(f"[Result (exit {code})] {summary}")
+        self._say(f"[Result (exit {code})] {summary.removeprefix(f'exit {code}').lstrip(':, ')}")
         await self._journal_result(
             Draft(
                 EntryKind.TOOL_RESULT,
@@ -261,10 +259,9 @@ class ToolGateway:
                     "content": json.dumps(output.shown, ensure_ascii=False),
                 },
                 meta=meta,
-            )
+            ),
+            f"{output.shown['stdout']}\n{output.shown['stderr']}\nexit code {code}".strip(),
         )
-        if not output.files:
-            shutil.rmtree(self._folder(tool_use_id), ignore_errors=True)
 
     async def _end(self, tool_use_id: str, name: str, outcome: Outcome, said: str) -> str:
         result = Draft(
@@ -285,50 +282,10 @@ class ToolGateway:
         await self.record(result, end)
         return said
 
-    async def _journal_result(self, draft: Draft) -> None:
+    async def _journal_result(self, draft: Draft, text: str = "") -> None:
         (entry_id,) = await self.record(draft)
-        if draft.raw_content:
-            self.on_entry(entry_id, draft.raw_content)
-
-    def _folder(self, tool_use_id: str) -> Path:
-        # The id is the model server's text: hostile as a path, harmless as a digest.
-        return self._calls / hashlib.sha256(tool_use_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-class _Partial:
-    """Keeps the first bytes of a running command where a recovering worker can find them."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fd: int | None = None
-        self._left = _PARTIAL
-
-    def __enter__(self) -> _Partial:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-
-    def __call__(self, stream: str, data: memoryview) -> None:
-        if self._left <= 0:
-            return
-        if self._fd is None:
-            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._left -= os.write(self._fd, data[: self._left])
-
-
-def _first(folder: Path) -> bool:
-    try:
-        # Not its parents: they are gone when the session has ended elsewhere, and this worker comes too late.
-        folder.mkdir(exist_ok=True)
-    except FileNotFoundError:
-        raise Fenced from None
-    try:
-        os.close(os.open(folder / "started", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        return False
-    return True
+        if text:
+            self.on_entry(entry_id, text)
 
 
 async def _unbroken(work: Coroutine[Any, Any, T]) -> T:
@@ -341,22 +298,6 @@ async def _unbroken(work: Coroutine[Any, Any, T]) -> T:
         if not task.cancelled():
             task.exception()
         raise
-
-
-def _store_error(error: OSError, folder: Path) -> StoreError:
-    # The command may have run: the session must stop here and be resumed, not go on without its result.
-    if error.errno == errno.ENOSPC:
-        return StoreFull(f"The disk under {folder} is full; free some space and start again.")
-    return StoreError(f"The state folder {folder} cannot be used ({error.strerror or error}); set [worker] state_dir.")
-
-
-def _publish(folder: Path, value: dict[str, Any]) -> None:
-    draft = folder / "result.json.tmp"
-    with draft.open("w", encoding="utf-8") as file:
-        json.dump(value, file, ensure_ascii=False)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, folder / "result.json")
 
 
 def _output(result: ExecResult, timeout: float) -> _Output:

@@ -55,7 +55,9 @@ async def process_ticket(run: AgentRun, ticket: Ticket) -> Outcome:
                 ended = await _until_pause(run)
     except TimeoutError:
         await run.gateway.recover()
-        return Outcome(OutcomeKind.LIMIT, f"The limit of {run.budget.limits.wall_clock_s:g} s is reached.")
+        # The last word may have been written at the very moment.
+        why = f"The limit of {run.budget.limits.wall_clock_s:g} s is reached."
+        return conversation.outcome or Outcome(OutcomeKind.LIMIT, why)
     except (LimitReached, UnknownPrice) as error:
         return Outcome(OutcomeKind.LIMIT, str(error))
     return ended or conversation.outcome or Outcome(OutcomeKind.NO_OUTCOME, "")

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from operator_core import clock
 from operator_core.agent_lab.engine import Engine, open_engine
 from operator_core.cli.audit import say_report
-from operator_core.cli.output import Output
+from operator_core.cli.output import Output, plain
 from operator_core.cli.together import serve_together
 from operator_core.config import ModelSettings, Settings, load_settings
 from operator_core.db.engine import Database
@@ -216,7 +216,7 @@ class _Stage:
         self, number: int, files: DemoFiles, database: Database, settings: Settings, conclusion: Conclusion
     ) -> Act:
         report, verdict = conclusion.report, conclusion.report.verdict
-        self._out.line(database.redactor.text(report.markdown()))
+        self._out.line(plain(database.redactor.text(report.markdown())))
         assert report.ticket.id is not None
         # What counts is what the store says, not what was heard.
         ticket = await TicketDB(database).get_ticket(report.ticket.id)

@@ -77,5 +77,7 @@ def run_app(words: Sequence[str]) -> int:
         return 2
     except ClickException as error:
         text = " ".join(error.format_message().split()).replace("Value error, ", "").rstrip(".")
-        raise ConfigError(f"{text}; see `operator --help`.") from None
+        end = " See" if text.endswith("?") else "; see"
+        command_path = getattr(getattr(error, "ctx", None), "command_path", "operator")
+        raise ConfigError(f"{text}{end} `{command_path} --help`.") from None
     return code if isinstance(code, int) else 0

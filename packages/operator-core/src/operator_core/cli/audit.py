@@ -55,7 +55,10 @@ def verify(
     session: Annotated[str | None, typer.Option("--session", help="Only this session, and the ledger.")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check that nothing in the journal was altered, dropped, added or moved; names the first row that was."""
+    """Check that nothing in the journal was changed.
+
+    Names the first row that was altered, dropped, added or moved.
+    """
     report = run(audit_report(context, session))
     if as_json:
         Output().json(report)
@@ -93,7 +96,10 @@ def export(
     form: Annotated[Literal["json", "jsonl", "markdown", "report"], typer.Option("--format", "-f")] = "json",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file (default: standard output).")] = None,
 ) -> None:
-    """Export a session: the auditor's JSON, every journal row as JSONL, a transcript, or the closure report."""
+    """Export a session.
+
+    json: the auditor's conversation; jsonl: every journal row; markdown: a transcript; report: the closure report.
+    """
 
     async def work() -> tuple[SessionInfo, list[Entry]]:
         from operator_core.db.audit_log import AuditLogDB
@@ -147,7 +153,10 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete old journals by rule; a signed tombstone remains of each, and `audit verify` knows it."""
+    """Delete old journals by rule.
+
+    A signed tombstone remains of each, and `audit verify` knows it.
+    """
     age = None if older_than is None else _age(older_than)
 
     async def work() -> Pruned:

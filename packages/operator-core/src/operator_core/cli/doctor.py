@@ -12,8 +12,9 @@ from operator_core.cli.output import Output
 if TYPE_CHECKING:
     from operator_core.config import Settings
     from operator_core.model.invariant import Subject
+    from operator_core.sandbox import Report
 
-__all__ = ["Finding", "doctor", "examine"]
+__all__ = ["Finding", "doctor", "examine", "try_sandbox"]
 
 State = Literal["ok", "warning", "wrong", "skipped"]
 
@@ -38,7 +39,11 @@ class Finding(NamedTuple):
 
 
 def doctor(context: typer.Context, as_json: AsJson = False) -> int:
-    """Try the configuration, the store, the sandbox, the model and every probe; exit code 1 if something is wrong."""
+    """Try store, sandbox, model and probes; say what is wrong.
+
+    Reads the configuration, writes to the store, attacks the sandbox, asks the model for one token, and looks through
+    every probe once. The exit code is 1 if something is wrong.
+    """
     out = Output()
     if not as_json:
         out.working("Trying everything …")
@@ -115,27 +120,35 @@ async def _store(settings: Settings) -> Finding:
         return Finding("store", "wrong", str(error), facts)
 
 
-async def _sandbox(settings: Settings) -> Finding:
+async def try_sandbox(settings: Settings) -> Report:
+    """Start the configured sandbox once, in an empty workspace.
+
+    Raises:
+        SandboxUnavailable: It cannot be started here; the sentence has the remedy.
+    """
     import tempfile
     from pathlib import Path
 
-    from operator_core.errors import OperatorError
     from operator_core.sandbox import Policy, open_sandbox
 
-    with tempfile.TemporaryDirectory(prefix="operator-doctor-") as folder:
+    with tempfile.TemporaryDirectory(prefix="operator-sandbox-") as folder:
         workspace = Path(folder, "workspace")
         workspace.mkdir()
+        policy = Policy(workspace, readable=settings.sandbox.readable, env_passthrough=settings.sandbox.env_passthrough)
+        sandbox = open_sandbox(settings.sandbox.backend, policy, session_dir=Path(folder, "session"))
         try:
-            policy = Policy(
-                workspace, readable=settings.sandbox.readable, env_passthrough=settings.sandbox.env_passthrough
-            )
-            sandbox = open_sandbox(settings.sandbox.backend, policy, session_dir=Path(folder, "session"))
-            try:
-                report = await sandbox.start()
-            finally:
-                await sandbox.close()
-        except OperatorError as error:
-            return Finding("sandbox", "wrong", str(error))
+            return await sandbox.start()
+        finally:
+            await sandbox.close()
+
+
+async def _sandbox(settings: Settings) -> Finding:
+    from operator_core.errors import OperatorError
+
+    try:
+        report = await try_sandbox(settings)
+    except OperatorError as error:
+        return Finding("sandbox", "wrong", str(error))
     verified = sum(control.state == "verified" for control in report.controls.values())
     not_verified = [name for name, control in report.controls.items() if control.state != "verified"]
     detail = f"{report.backend}, {report.level}: {verified} of {len(report.controls)} controls verified by attack"
@@ -179,6 +192,8 @@ async def _model(settings: Settings) -> Finding:
 
 async def _probes(subject: Subject) -> list[Finding]:
     import asyncio
+    import os
+    from pathlib import Path
 
     from operator_core.probes import observe
 
@@ -186,6 +201,15 @@ async def _probes(subject: Subject) -> list[Finding]:
     if subject.workspace is not None and not subject.workspace.is_dir():
         detail = f"its workspace {subject.workspace} is not a folder; create it or change `workspace`"
         findings.append(Finding(f"subject {subject.name}", "wrong", detail))
+    if subject.plugin is None:
+        nobody = "nobody would look; give it a `probe`, or the subject a `plugin`"
+        findings += [Finding(f"probe {i.name}", "wrong", nobody) for i in subject.invariant if i.probe is None]
+    for invariant in subject.invariant:
+        base = subject.workspace or Path("/")
+        lost = [name for name in invariant.protect.files if not os.path.lexists(base / name)]
+        if lost:
+            detail = f"{', '.join(lost)} is not there, so only its coming into being would be noticed"
+            findings.append(Finding(f"protect {invariant.name}", "warning", detail))
     probed = [invariant for invariant in subject.invariant if invariant.probe is not None]
     seen = await asyncio.gather(*(observe(i, cwd=subject.workspace, env=subject.env) for i in probed))
     for invariant, observation in zip(probed, seen, strict=True):

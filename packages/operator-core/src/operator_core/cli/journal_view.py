@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from operator_core.cli.output import seconds
 from operator_core.text import clip, printable
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ def header(session: SessionInfo) -> dict[str, object]:
         "session": session.session_id,
         "ticket": about,
         "state": session.status,
-        "started": session.started_at,
-        "ended": session.ended_at,
+        "started": seconds(session.started_at),
+        "ended": seconds(session.ended_at),
         "entries": session.entries,
         "outcome": session.outcome_summary,
     }
@@ -65,7 +66,9 @@ def entry_lines(entry: Entry, *, full: bool = False) -> Iterator[str]:
     what = entry.content
     if entry.entry_type == "tool_call" and entry.tool_params:
         what = str(entry.tool_params.get("command") or entry.content.partition(": ")[2])
-        what = what if full else clip(" ".join(printable(what).split()), 160)
+        # One line each: a line break is shown, because a blank would change what the command says.
+        lines = [line.strip() for line in printable(what).splitlines() if line.strip()]
+        what = what if full else clip(" ⏎ ".join(lines), 160)
     yield f"{at} {label or f'[{entry.entry_type}]'} {printable(what)}".rstrip()
     if entry.entry_type == "tool_call" and (entry.tool_params or {}).get("reasoning"):
         yield f"         because: {printable(str((entry.tool_params or {})['reasoning']))}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
-__all__ = ["Output", "dumps", "flat", "style_of"]
+__all__ = ["Output", "dumps", "flat", "plain", "seconds", "style_of"]
 
 _STYLES = (
     ("[Claude]", "cyan"),
@@ -32,6 +33,7 @@ _STYLES = (
     ("[Verify]", "magenta"),
     ("[Monitor]", "blue"),
     ("[Retry]", "red"),
+    ("[Resumed]", "magenta"),
     ("[Sandbox]", "red"),
     ("[Store]", "red"),
     ("====", "dim"),
@@ -152,6 +154,19 @@ def flat(value: object, length: int = 160) -> str:
     """A value as one harmless line."""
     text = " ".join(printable(_text(value)).split())
     return clip(text, length)
+
+
+def plain(markdown: str) -> str:
+    """A page as a terminal shows it best: without the backslashes that keep text from being markup."""
+    return "\n".join(
+        line if line.startswith(("      ", "- `")) else re.sub(r"\\([^\w\s])", r"\1", line)
+        for line in markdown.split("\n")
+    )
+
+
+def seconds(stamp: str | None) -> str | None:
+    """An ISO time without its fraction, for people; the JSON forms keep it."""
+    return stamp and re.sub(r"\.\d+", "", stamp, count=1)
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,7 +30,7 @@ def demo(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Break a real service and watch it being repaired, proved and audited; then see a wrong repair refuted.
+    """Break a service; see a repair proved and a wrong one refuted.
 
     Works without an API key: a scripted engine then stands in for the model, and says so. The database and the
     workspaces stay where the last lines say; --db puts the database elsewhere.
@@ -80,6 +81,10 @@ def _new_folder(folder: Path | None) -> Path:
 def _end(out: Output, played: Played) -> None:
     shown = os.path.relpath(played.database) if "://" not in played.database else played.database
     shown = min(shown, played.database, key=len)
+    program = "operator"
+    if shutil.which(program) is None:
+        program = os.path.relpath(Path(sys.executable).parent / program)
+    out.line()
     out.line("# The end")
     for act in played.acts:
         judged = "as it should be" if act.ok else f"but should be {act.wanted}"
@@ -89,7 +94,7 @@ def _end(out: Output, played: Played) -> None:
         f"That took {played.seconds:.0f} s. Everything that was started is gone; what remains is in {played.folder}."
     )
     out.line("Look around:")
-    out.line(f"  operator --db {shown} tickets list")
+    out.line(f"  {program} --db {shown} tickets list")
     for act in played.acts:
-        out.line(f"  operator --db {shown} sessions show {act.session}")
-    out.line(f"  operator --db {shown} audit verify")
+        out.line(f"  {program} --db {shown} sessions show {act.session}")
+    out.line(f"  {program} --db {shown} audit verify")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from operator_core.cli.context import AsJson, invocation, open_store, run
-from operator_core.cli.output import Output
+from operator_core.cli.output import Output, plain
 from operator_core.errors import ConfigError, MonitorError
 
 if TYPE_CHECKING:
@@ -34,12 +34,14 @@ def up(context: typer.Context, concurrency: Concurrency = None, interval: Interv
 
     async def work() -> None:
         from operator_core.agent_lab.engine import open_engine
+        from operator_core.cli.doctor import try_sandbox
         from operator_core.cli.together import serve_together, until_signal
         from operator_core.db.engine import Database
 
         out = Output()
         engine = open_engine(settings.model)
         try:
+            await try_sandbox(settings)  # now, and not when the first ticket comes
             async with Database.open(settings.store.url) as database:
                 await serve_together(
                     settings,
@@ -47,7 +49,9 @@ def up(context: typer.Context, concurrency: Concurrency = None, interval: Interv
                     engine,
                     until_signal(),
                     say=out.say,
-                    on_conclusion=lambda conclusion: out.say(database.redactor.text(conclusion.report.markdown())),
+                    on_conclusion=lambda conclusion: out.say(
+                        plain(database.redactor.text(conclusion.report.markdown()))
+                    ),
                     interval_s=interval,
                 )
         finally:
@@ -130,18 +134,21 @@ def agent_start(context: typer.Context, until_idle: UntilIdle = False, audit_dir
 
 
 def _serve(settings: Settings, until_idle: bool, audit_dir: Path | None) -> None:
-    from operator_core.work.worker import serve
+    async def work() -> None:
+        from operator_core.cli.doctor import try_sandbox
+        from operator_core.work.worker import serve
 
-    out = Output()
-    run(
-        serve(
+        out = Output()
+        await try_sandbox(settings)  # now, and not when the first ticket comes
+        await serve(
             settings.store.url,
             settings=settings,
             audit_dir=audit_dir,
             say=out.say,
             until_idle=until_idle,
         )
-    )
+
+    run(work())
 
 
 def _settings(context: typer.Context, concurrency: int | None) -> Settings:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from operator_core.cli.context import AsJson, open_store, run
-from operator_core.cli.output import Output, dumps, style_of
+from operator_core.cli.output import Output, dumps, seconds, style_of
 
 if TYPE_CHECKING:
     from operator_core.db.audit_log import SessionInfo
@@ -76,7 +76,7 @@ def list_sessions(context: typer.Context, limit: int, ticket: int | None, as_jso
             s.session_id,
             s.status,
             f"#{s.ticket_id} {s.invariant_name or ''}",
-            s.started_at[:19],
+            seconds(s.started_at),
             s.entries,
             s.outcome_summary,
         )

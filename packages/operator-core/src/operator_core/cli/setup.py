@@ -56,24 +56,26 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace an operator.toml that is there.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a commented operator.toml, and make the database."""
+    """Write a commented operator.toml, and make the database.
+
+    What is there already stays as it is.
+    """
     from operator_core.config import CONFIG_NAME, Settings, load_settings
     from operator_core.db.engine import Database
 
     given = invocation(context)
     path = given.config or folder / CONFIG_NAME
-    if path.exists() and not force:
-        raise ConfigError(f"{path} exists already; edit it, or replace it with --force.")
+    keep = path.exists() and not force
     url = given.db
     if url is not None and "://" not in url:
         # Relative to where the command was typed; the file is read from elsewhere too.
         url = str(Path(url).expanduser().absolute())
-    text = _template(Settings(), url)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written ({error.strerror}); choose another folder.") from None
+    if not keep:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(_template(Settings(), url), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written ({error.strerror}); choose another folder.") from None
     settings = load_settings(path, db=url).settings
 
     async def work() -> str:
@@ -85,9 +87,9 @@ def init(
     if as_json:
         out.json({"config": str(path), "database": name})
         return
-    out.line(f"Wrote {path}.")
+    out.line(f"{path} is there already and stays as it is; --force replaces it." if keep else f"Wrote {path}.")
     out.line(f"The database {name} is ready.")
-    out.line("Next: describe a system in it, then `operator doctor` and `operator up`; or see `operator demo` first.")
+    out.line(f"Next: describe a system in {path}, then `operator doctor` and `operator up`; or try `operator demo`.")
 
 
 @config_app.command("show")

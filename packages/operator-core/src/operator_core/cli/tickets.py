@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from operator_core.cli.context import AsJson, invocation, open_store, run
-from operator_core.cli.output import Output
+from operator_core.cli.output import Output, seconds
 from operator_core.errors import ConfigError
 from operator_core.model.ticket import Ticket, TicketKind, TicketStatus
 
@@ -53,7 +53,10 @@ def list_(
 
 @app.command()
 def show(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False) -> None:
-    """Show one ticket: what is wrong, what is checked, its sessions and everything that happened to it."""
+    """Show one ticket.
+
+    That is: what is wrong, what is checked, its sessions and everything that happened to it.
+    """
 
     async def work() -> dict[str, Any]:
         from operator_core.db.audit_log import AuditLogDB
@@ -76,6 +79,11 @@ def show(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False) -
         out.json(data)
         return
     _show(out, data)
+    if data["session_id"] is not None:
+        out.line()
+        out.line(f"Every step: `operator sessions show {data['session_id']}`")
+        if data["status"] in (TicketStatus.RESOLVED, TicketStatus.ESCALATED):
+            out.line(f"The proof, or what is missing: `operator audit export {data['session_id']} --format report`")
 
 
 @app.command("open")
@@ -93,6 +101,9 @@ def open_(
     as_json: AsJson = False,
 ) -> None:
     """Open a ticket by hand. With --invariant its repair can be proved; without, it can only be done."""
+    for value, what in ((name, "name"), (message, "message")):
+        if not value.strip():
+            raise ConfigError(f"The {what} of a ticket must say something; see `operator tickets open --help`.")
     settings = invocation(context).settings
     check = _check_of(settings, subject, invariant)
 
@@ -115,7 +126,10 @@ def open_(
 
 @app.command()
 def cancel(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False) -> None:
-    """Cancel a ticket; it wins over any late result, and a running session stops."""
+    """Cancel a ticket and stop its session.
+
+    It wins over any late result.
+    """
     ticket = _change(context, lambda db: db.cancel_ticket(ticket_id))
     asked = ticket.status is TicketStatus.RUNNING
     _done(ticket, "is asked to stop" if asked else "is canceled", as_json)
@@ -123,8 +137,14 @@ def cancel(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False)
 
 @app.command()
 def hold(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False) -> None:
-    """Keep workers and the monitor's clean-up away from a ticket."""
-    _done(_change(context, lambda db: db.hold_ticket(ticket_id)), "is held", as_json)
+    """Keep workers and clean-up away from a ticket.
+
+    A session that works on it already goes on.
+    """
+    ticket = _change(context, lambda db: db.hold_ticket(ticket_id))
+    running = ticket.status is TicketStatus.RUNNING
+    goes_on = f"is held; the session that works on it goes on, unless you say `operator tickets cancel {ticket_id}`"
+    _done(ticket, goes_on if running else "is held", as_json)
 
 
 @app.command()
@@ -200,11 +220,11 @@ def _show(out: Output, data: dict[str, Any]) -> None:
             "severity": data["severity"],
             "kind": data["kind"],
             "message": data["message"],
-            "first seen": data["first_seen_at"],
-            "last seen": f"{data['last_seen_at']} ({data['occurrence_count']} times)",
+            "first seen": seconds(data["first_seen_at"]),
+            "last seen": f"{seconds(data['last_seen_at'])} ({data['occurrence_count']} times)",
             "diagnosis": data["diagnosis"],
-            "resolved": data["resolved_at"],
-            "watched until": data["watch_until"],
+            "resolved": seconds(data["resolved_at"]),
+            "watched until": seconds(data["watch_until"]),
             "reopened from": data["reopened_from"],
             "check": f"{check['subject']['name']} / {check['invariant']['name']}"
             if check
@@ -214,12 +234,18 @@ def _show(out: Output, data: dict[str, Any]) -> None:
     )
     out.line()
     rows = [
-        (s["session_id"], s["status"], s["started_at"], s["entries"], s["outcome_summary"]) for s in data["sessions"]
+        (s["session_id"], s["status"], seconds(s["started_at"]), s["entries"], s["outcome_summary"])
+        for s in data["sessions"]
     ]
     out.table(("session", "state", "started", "entries", "outcome"), rows, empty="Nobody has worked on it yet.")
     out.line()
     events = [
-        (h["at"], f"{h.get('old') or '-'} -> {h['new']}" if "new" in h else h["kind"], h.get("reason"), h.get("actor"))
+        (
+            seconds(h["at"]),
+            f"{h.get('old') or '-'} -> {h['new']}" if "new" in h else h["kind"],
+            h.get("reason"),
+            h.get("actor"),
+        )
         for h in data["history"]
     ]
     out.table(("when", "what", "reason", "who"), events)

@@ -28,6 +28,7 @@ from operator_core.db.schema import agent_log_entries, agent_sessions, blob_chun
 from operator_core.db.tickets import close_session_row
 from operator_core.errors import Fenced, NotFound, StoreError, StoreUnavailable, TransitionRefused
 from operator_core.model.entry import ENTRY_VERSION, GENESIS, Draft, Entry, EntryKind, entry_hash, stored_json
+from operator_core.redaction import Redactor
 
 __all__ = ["SESSION_STATUSES", "AuditLogDB", "Journal", "SessionInfo"]
 
@@ -36,7 +37,7 @@ _STATUS_ALIASES = {"resolved": "completed"}
 _RETRY_S = 10.0
 _CHUNK = 512 * 1024
 # Signatures and encrypted thinking are opaque to us: a character changed in them would break the conversation.
-_OPAQUE = frozenset({"signature", "data"})
+_OPAQUE = {"thinking": "signature", "redacted_thinking": "data"}
 
 _COLUMNS = (
     "session_id",
@@ -63,13 +64,13 @@ _INTEGERS = frozenset({"exit_code", "v", "seq", "fence"})
 _INSERT_SESSION = insert(agent_sessions)
 _TIE = (
     update(tickets)
-    .where(
-        tickets.c.id == bindparam("ticket", type_=Integer),
-        tickets.c.fence == bindparam("own_fence", type_=Integer),
-        tickets.c.status == "running",
-    )
+    .where(tickets.c.id == bindparam("ticket", type_=Integer))
     .values(session_id=bindparam("session", type_=Text))
-    .returning(tickets.c.id)
+)
+_STILL_OURS = select(tickets.c.session_id).where(
+    tickets.c.id == bindparam("ticket", type_=Integer),
+    tickets.c.fence == bindparam("own_fence", type_=Integer),
+    tickets.c.status == "running",
 )
 _SESSION = select(agent_sessions).where(agent_sessions.c.session_id == bindparam("session"))
 _SESSIONS = (
@@ -180,7 +181,8 @@ class AuditLogDB:
         """Start a session with status ``running``.
 
         Args:
-            claim: The claim it belongs to; the ticket then points at the session.
+            claim: The claim it belongs to; the ticket then points at the session. A claim has one session: called
+                again, because the answer of the first call was lost, this gives the same one.
 
         Returns:
             The session's id, ``{timestamp}-{uuid8}``.
@@ -192,11 +194,15 @@ class AuditLogDB:
         now = clock.iso()
         row = {"session_id": session_id, "ticket_id": ticket_id, "status": "running", "started_at": now}
         async with self.database.begin() as c:
-            await c.execute(_INSERT_SESSION, {**row, "created_at": now})
             if claim is not None:
-                tied = await c.execute(_TIE, {"ticket": ticket_id, "own_fence": claim.fence, "session": session_id})
-                if tied.first() is None:
+                ours = {"ticket": ticket_id, "own_fence": claim.fence}
+                found = (await c.execute(_STILL_OURS.with_for_update(), ours)).first()
+                if found is None:
                     raise Fenced
+                if found.session_id is not None:
+                    return str(found.session_id)
+                await c.execute(_TIE, {"ticket": ticket_id, "session": session_id})
+            await c.execute(_INSERT_SESSION, {**row, "created_at": now})
             await ledger.append(
                 self.database,
                 c,
@@ -369,7 +375,7 @@ class AuditLogDB:
                 "phase": draft.phase,
                 "tool_use_id": draft.tool_use_id,
                 "fence": fence,
-                "body": _dump(_redact_body(clean.tree, draft.body)),
+                "body": _dump(_redact_body(clean, draft.body)),
                 "meta": _dump(clean.tree(draft.meta)),
                 "prev_hash": prev_hash,
             }
@@ -424,6 +430,18 @@ class Journal:
             self._seq += len(rows)
             self._head = rows[-1]["hash"]
             return ids
+
+    async def check(self) -> None:
+        """Make sure, right before an effect in the world, that the claim still holds.
+
+        Raises:
+            Fenced: Somebody else owns the ticket now.
+        """
+        claim = self.claim
+        if claim is not None and not await self.audit.database.fetch(
+            _STILL_OURS, ticket=claim.ticket_id, own_fence=claim.fence
+        ):
+            raise Fenced
 
     async def drain(self) -> tuple[list[Message], int]:
         """Move the inbox into the journal, each message exactly once.
@@ -496,12 +514,13 @@ def _with_phase(draft: Draft, phase: str) -> Draft:
     return replace(draft, phase=phase)
 
 
-def _redact_body(tree: Any, value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: v if k in _OPAQUE and isinstance(v, str) else _redact_body(tree, v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_redact_body(tree, v) for v in value]
-    return tree(value)
+def _redact_body(clean: Redactor, body: Any) -> Any:
+    stored = clean.tree(body)
+    if isinstance(body, dict) and body.get("role") == "assistant" and isinstance(body.get("content"), list):
+        for block, kept in zip(body["content"], stored["content"], strict=True):
+            if (name := _OPAQUE.get(block.get("type"))) in block:
+                kept[name] = block[name]
+    return stored
 
 
 def _dump(value: Any) -> str | None:

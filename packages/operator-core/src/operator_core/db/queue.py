@@ -112,7 +112,7 @@ _TAKE_BACK = (
     .where(tickets.c.status == "running", tickets.c.owner.in_(bindparam("dead", expanding=True)))
     .values(
         status=case((tickets.c.cancel_requested, "canceled"), else_="open"),
-        reason=case((tickets.c.cancel_requested, Reason.BY_HAND.value), else_=Reason.LEASE_EXPIRED.value),
+        reason=case((tickets.c.cancel_requested, Reason.BY_HAND.value), else_=bindparam("why", type_=Text)),
         owner=None,
         run_at=0,
         updated_at=bindparam("now", type_=Text),
@@ -177,7 +177,7 @@ class WorkQueue:
     async def retire(self, worker: str) -> None:
         """Leave in good order; whatever is still claimed becomes claimable at once."""
         async with self.database.begin() as c:
-            await self._take_back(c, [worker])
+            await self._take_back(c, [worker], Reason.RELEASED)
 
     async def claim(self, worker: str, n: int = 1) -> list[Claim]:
         """Take up to ``n`` tickets, highest priority first, then oldest; each goes to exactly one worker.
@@ -224,8 +224,10 @@ class WorkQueue:
             return 0
         async with self.database.begin() as c:
             dead = [r.id for r in (await c.execute(_DEAD)).all()]
-            count = await self._take_back(c, dead) if dead else 0
-            for row in (await c.execute(_WAKE_DUE, {"now": clock.iso()})).all():
+            # All tickets before the ledger, which `_take_back` locks.
+            woken = (await c.execute(_WAKE_DUE, {"now": clock.iso()})).all()
+            count = await self._take_back(c, dead, Reason.LEASE_EXPIRED) if dead else 0
+            for row in woken:
                 await ledger.append(
                     self.database,
                     c,
@@ -242,9 +244,10 @@ class WorkQueue:
                 await self.database.notify(c)
             return count
 
-    async def _take_back(self, c: Any, dead: list[str]) -> int:
+    async def _take_back(self, c: Any, dead: list[str], why: Reason) -> int:
         count = 0
-        for row in (await c.execute(_TAKE_BACK, {"dead": dead, "now": clock.iso()})).all():
+        values = {"dead": dead, "why": why.value, "now": clock.iso()}
+        for row in (await c.execute(_TAKE_BACK, values)).all():
             canceled = row.status == TicketStatus.CANCELED
             if canceled and row.session_id:
                 await close_session_row(self.database, c, row.session_id, "canceled", "canceled by a person")
@@ -256,7 +259,7 @@ class WorkQueue:
                 session_id=row.session_id,
                 old="running",
                 new=row.status,
-                reason=Reason.BY_HAND.value if canceled else Reason.LEASE_EXPIRED.value,
+                reason=Reason.BY_HAND.value if canceled else why.value,
                 actor="reaper",
                 fence=row.fence,
             )
@@ -266,15 +269,19 @@ class WorkQueue:
             await self.database.notify(c)
         return count
 
-    async def fences_without_progress(self, claim: Claim) -> int:
-        """How many claims in a row, before this one, brought the session no further."""
+    async def lost_in_a_row(self, claim: Claim) -> int:
+        """How many workers in a row, before this one, were lost without bringing the session any further.
+
+        One that gave the ticket back in good order is not among them.
+        """
         if claim.ticket.session_id is None:
             return 0
         (row,) = await self.database.fetch(_FENCES, session=claim.ticket.session_id)
         last = row.progress
         if last is None:
             last = claim.fence - 1 if row.first is None else row.first - 1
-        return claim.fence - 1 - int(last)
+        ends = [row.body for row in await ledger.ticket_history(self.database, claim.ticket_id)]
+        return sum(end.get("reason") == Reason.LEASE_EXPIRED and end["fence"] > last for end in ends)
 
     # ---- the owner of a claim
 
@@ -339,8 +346,11 @@ class WorkQueue:
             )
         return status
 
-    async def release(self, claim: Claim, *, delay_s: float = 0.0) -> None:
+    async def release(self, claim: Claim, *, delay_s: float = 0.0, lost: bool = False) -> None:
         """Give a ticket back unfinished; any worker resumes its session, not before ``delay_s``.
+
+        Args:
+            lost: The session broke off here, as if its worker had died; :meth:`lost_in_a_row` counts it.
 
         Raises:
             Fenced: Somebody else owns the ticket.
@@ -350,7 +360,8 @@ class WorkQueue:
             if row is None:
                 raise Fenced
             status = TicketStatus.CANCELED if row.cancel_requested else TicketStatus.OPEN
-            reason = Reason.BY_HAND if row.cancel_requested else Reason.RELEASED
+            reason = Reason.LEASE_EXPIRED if lost else Reason.RELEASED
+            reason = Reason.BY_HAND if row.cancel_requested else reason
             await c.execute(
                 update(tickets)
                 .where(tickets.c.id == claim.ticket_id)

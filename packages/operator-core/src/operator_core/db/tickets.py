@@ -151,7 +151,8 @@ class TicketDB:
 
         An open ticket counts one more occurrence. An escalated one stays escalated, unless the violation's fingerprint
         is new. A ticket resolved less than its watch period ago is reopened and linked to the session that claimed the
-        fix. If a person canceled a ticket during this very episode, nothing is opened and that ticket is returned.
+        fix. If a person canceled or resolved a ticket during this very episode, that stands: nothing is opened, and that
+        ticket is returned.
 
         Args:
             metric_snapshot: The observation that fired; kept from the first time.
@@ -213,6 +214,11 @@ class TicketDB:
                 return ticket
             row = (await c.execute(_NEWEST_CLOSED, {"key": key})).first()
             closed = ticket_of(row) if row is not None else None
+            by_hand = closed is not None and closed.reason == Reason.BY_HAND
+            if closed is not None and by_hand and closed.updated_at is not None:
+                same_episode = violation.first_seen <= closed.updated_at
+                if same_episode:
+                    return closed
             if closed is not None and closed.status is TicketStatus.RESOLVED:
                 if closed.watch_until is not None and closed.watch_until > now:
                     return await self._move(
@@ -226,10 +232,6 @@ class TicketDB:
                         occurrence_count=closed.occurrence_count + 1,
                         **common,
                     )
-            elif closed is not None and closed.reason != Reason.CLEARED and closed.updated_at is not None:
-                same_episode = violation.first_seen <= closed.updated_at
-                if same_episode:
-                    return closed
             row = (
                 await c.execute(
                     _INSERT,

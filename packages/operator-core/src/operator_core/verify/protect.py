@@ -27,7 +27,7 @@ class Fingerprint(NamedTuple):
 
     Attributes:
         digest: SHA-256 (hex) of its content, ``missing``, or None when it could not be looked at.
-        excerpt: The beginning, for people.
+        excerpt: For people: its size, and the beginning of what everybody may read anyway.
     """
 
     digest: str | None
@@ -114,10 +114,16 @@ def _hash_file(path: Path, info: os.stat_result, deadline: float) -> Fingerprint
         digest.update(head)
         while chunk := file.read(1 << 20):
             digest.update(chunk)
-            if clock.monotonic() > deadline:  # a sparse file may be as large as it likes
-                raise TimeoutError(errno.ETIMEDOUT, "takes too long to read")
-    shown = clip(" ".join(printable(head.decode("utf-8", "replace")).split()), 120)
-    return Fingerprint(digest.hexdigest(), f"sha256 {digest.hexdigest()[:12]}, {info.st_size} bytes: {shown}")
+            _hurry(deadline)  # a sparse file may be as large as it likes
+    said = f"sha256 {digest.hexdigest()[:12]}, {info.st_size} bytes"
+    if info.st_mode & stat.S_IROTH:  # what not everybody may read, such as a credential, is not for the journal either
+        said += f": {clip(' '.join(printable(head.decode('utf-8', 'replace')).split()), 120)}"
+    return Fingerprint(digest.hexdigest(), said)
+
+
+def _hurry(deadline: float) -> None:
+    if clock.monotonic() > deadline:
+        raise TimeoutError(errno.ETIMEDOUT, "takes too long to read")
 
 
 def _hash_folder(path: Path, deadline: float) -> Fingerprint:
@@ -128,6 +134,7 @@ def _hash_folder(path: Path, deadline: float) -> Fingerprint:
         for name in sorted(files) + [n for n in names if os.path.islink(os.path.join(folder, n))]:
             item = Path(folder, name)
             try:
+                _hurry(deadline)
                 found = _hash_file(item, item.lstat(), deadline)
             except OSError as error:
                 problems.append(error)

@@ -13,6 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from operator_core.agent_lab.agent_run import AgentRun
 from operator_core.agent_lab.budget import Budget
 from operator_core.agent_lab.engine import Engine
@@ -26,7 +28,7 @@ from operator_core.clock import Clock
 from operator_core.config import Settings
 from operator_core.db.audit_log import AuditLogDB, Journal
 from operator_core.db.queue import Claim, WorkQueue
-from operator_core.errors import ModelRefused, ModelUnreachable, VerificationError
+from operator_core.errors import ModelRefused, VerificationError
 from operator_core.failpoints import reach
 from operator_core.model.entry import Draft, Entry, EntryKind
 from operator_core.model.invariant import CheckSpec, Subject
@@ -97,7 +99,7 @@ class IncidentSession:
         self.tools = tools
         self.claim = claim
         self.ticket: Ticket = claim.ticket
-        self.spec = CheckSpec.model_validate(self.ticket.check_spec) if self.ticket.check_spec else None
+        self.spec: CheckSpec | None = None
         self.gateway: ToolGateway | None = None
         self.stopping = asyncio.Event()
         self.session_id = ""
@@ -114,8 +116,11 @@ class IncidentSession:
             Fenced: The ticket belongs to another worker now.
             StoreError: The journal cannot be written; another worker goes on later.
             ModelNotUsable: The model service refuses this worker's key or model; the ticket can be released.
+        ModelUnreachable: It did not answer for ``retry_deadline_s``; likewise.
             SandboxUnavailable: No sandbox can be started here; the ticket is untouched and can be released.
+            VerificationError: The ticket's check cannot be read.
         """
+        self.spec = _spec_of(self.ticket)
         journal = await self._open_journal()
         reach("session.opened")
         snapshot, seen_red = await self._prepare(journal)
@@ -157,19 +162,20 @@ class IncidentSession:
         if resumed:
             text = f"resumed by worker {self.claim.worker[:8]} with fence {self.claim.fence}"
             await journal.append(Draft(EntryKind.RESUMED, text, phase=PREPARE))
+            self.tools.say(f"[Resumed] session {self.session_id} goes on where its journal ends")
         return journal
 
     async def _prepare(self, journal: Journal) -> tuple[Snapshot, bool]:
         found = self._find(EntryKind.BASELINE)
         if found is not None:
-            return {k: Fingerprint(*v) for k, v in found.body["snapshot"].items()}, bool(found.body["seen_red"])
+            return _snapshot_of(found), bool(found.body["seen_red"])
         snapshot: Snapshot = {}
         first: Observation | None = None
         if self.spec is not None:
             async with self._platform_box() as run:
                 check = self._check(self.spec, run)
                 first = await check.look()
-                snapshot = await check.snapshot()
+                snapshot = await self._standing_baseline() or await check.snapshot()
         by_monitor = self.ticket.metric_snapshot is not None
         seen_red = by_monitor or (first is not None and first.light == "red")
         detail = first.detail if first else "the ticket has no check: nothing can be proved"
@@ -184,6 +190,17 @@ class IncidentSession:
         )
         reach("session.prepared")
         return snapshot, seen_red
+
+    async def _standing_baseline(self) -> Snapshot | None:
+        """That of an earlier attempt that was not verified: the damage it may have done must not become normal."""
+        for session in await self.tools.audit.sessions(ticket_id=self.ticket.id, limit=1000):
+            if session.status == "completed":
+                break
+            if session.session_id != self.session_id:
+                found = _newest(await self.tools.audit.entries(session.session_id), EntryKind.BASELINE)
+                if found is not None:
+                    return _snapshot_of(found)
+        return None
 
     async def _work(self, journal: Journal) -> Outcome:
         settings = self.tools.settings
@@ -230,7 +247,7 @@ class IncidentSession:
             )
             try:
                 outcome = await process_ticket(run, self.ticket)
-            except (ModelRefused, ModelUnreachable) as error:
+            except ModelRefused as error:
                 outcome = Outcome(OutcomeKind.ERROR, str(error))
             if conversation.outcome is None:
                 text = f"{outcome.kind.value}: {clip(printable(gateway.clean(outcome.summary)), 200)}"
@@ -333,7 +350,7 @@ class IncidentSession:
     # ---- what the phases need
 
     def _find(self, kind: EntryKind) -> Entry | None:
-        return next((e for e in reversed(self._entries) if e.entry_type == kind), None)
+        return _newest(self._entries, kind)
 
     def _policy(self, *readable: Path) -> Policy:
         settings = self.tools.settings
@@ -342,9 +359,11 @@ class IncidentSession:
         if workspace is None:
             workspace = self.tools.state.session(self.session_id) / "workspace"
             workspace.mkdir(exist_ok=True)
+        shown = (*settings.sandbox.readable, *(subject.readable if subject else ()), *readable)
+        self.tools.state.keep_from((workspace, *shown))
         return Policy(
             workspace=workspace,
-            readable=(*settings.sandbox.readable, *(subject.readable if subject else ()), *readable),
+            readable=shown,
             network=subject.network if subject else "none",
             env=subject.env if subject else {},
             env_passthrough=settings.sandbox.env_passthrough,
@@ -371,7 +390,8 @@ class IncidentSession:
             if not started:
                 await box.start()
                 started = True
-            return await box.exec(command, timeout=timeout)
+            # Always in the workspace: a `cd` in one check must not decide where the next one looks.
+            return await box.exec(command, timeout=timeout, cwd=".")
 
         try:
             yield run
@@ -433,6 +453,28 @@ class IncidentSession:
 
 def void(value: object) -> None:
     """Throw a result away."""
+
+
+def _spec_of(ticket: Ticket) -> CheckSpec | None:
+    if not ticket.check_spec:
+        return None
+    try:
+        return CheckSpec.model_validate(ticket.check_spec)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise VerificationError(
+            f"The check of ticket #{ticket.id} cannot be read ({where}: {first['msg']}); another version of Operator "
+            "wrote it, so update this worker and reopen the ticket."
+        ) from None
+
+
+def _newest(entries: list[Entry], kind: EntryKind) -> Entry | None:
+    return next((e for e in reversed(entries) if e.entry_type == kind), None)
+
+
+def _snapshot_of(baseline: Entry) -> Snapshot:
+    return {name: Fingerprint(*value) for name, value in baseline.body["snapshot"].items()}
 
 
 def _outcome_of(entry: Entry) -> Outcome:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from operator_core import clock
 from operator_core.config import Settings
 from operator_core.db.engine import Database
-from operator_core.errors import StoreFull, StoreReadOnly
+from operator_core.errors import ConfigError, StoreFull, StoreReadOnly
 
 __all__ = ["StateFolder"]
 
@@ -27,6 +28,7 @@ class StateFolder:
 
     def __init__(self, settings: Settings, database: Database) -> None:
         self.root = self.locate(settings, database)
+        self._store = [Path(database.name).resolve()] if database.sqlite else []
         try:
             (self.root / "sessions").mkdir(mode=0o700, parents=True, exist_ok=True)
             self.place = self._identity()
@@ -57,6 +59,20 @@ class StateFolder:
     def drop(self, session_id: str) -> None:
         """Remove the files of a session that has ended; its results are in the journal."""
         shutil.rmtree(self.root / "sessions" / session_id, ignore_errors=True)
+
+    def keep_from(self, folders: Iterable[Path]) -> None:
+        """Make sure that an agent with these folders sees neither the store nor the files of other sessions.
+
+        Raises:
+            ConfigError: It would; in its workspace it could even resolve its own ticket.
+        """
+        for folder in folders:
+            for path in (*self._store, self.root):
+                if path.is_relative_to(folder.resolve()):
+                    raise ConfigError(
+                        f"{path} lies in {folder}, where the agent could reach it; choose another place with --db or "
+                        "[worker] state_dir, or give the agent a narrower folder."
+                    )
 
     def _identity(self) -> str:
         """A name for this folder, so that a worker elsewhere does not take its absence for a proof."""

@@ -26,9 +26,8 @@ from operator_core.db.engine import Database
 from operator_core.db.queue import Claim, WorkQueue
 from operator_core.db.schema import tickets
 from operator_core.db.wakeup import Wakeup
-from operator_core.errors import Fenced, ModelNotUsable, OperatorError, SandboxUnavailable, StoreError
+from operator_core.errors import Fenced, ModelNotUsable, ModelUnreachable, OperatorError, SandboxUnavailable, StoreError
 from operator_core.failpoints import reach
-from operator_core.model.entry import EntryKind
 from operator_core.model.monitor import MONITOR_BLIND
 from operator_core.model.ticket import Reason, TicketStatus
 from operator_core.monitor.recheck import Recheck
@@ -41,7 +40,6 @@ _GRACE_S = 10.0
 _SELF_STOP = 0.8
 _EXIT_DECLARED_DEAD = 70
 _RULE = "=" * 60
-_NO_PROGRESS = frozenset({EntryKind.RESUMED, EntryKind.SANDBOX_REPORT})
 # One statement: of two, a ticket that changes its state in between would be missed by both.
 _LEFT = (
     select(tickets.c.id)
@@ -103,6 +101,7 @@ class Worker:
         self._jobs: dict[tuple[int, int], _Job] = {}
         self._failure: OperatorError | None = None
         self._quit = asyncio.Event()
+        self._done = asyncio.Event()
         self._complaint = ""
         self._state = StateFolder(settings, database)
         self._tools = SessionTools(
@@ -123,6 +122,7 @@ class Worker:
 
         Raises:
             ModelNotUsable: The service refuses the key or the model; nothing was lost, the tickets are open again.
+            ModelUnreachable: It did not answer for ``retry_deadline_s``; likewise.
             SandboxUnavailable: No sandbox can be started here; likewise.
         """
         lease = self.settings.worker.lease_s
@@ -140,8 +140,8 @@ class Worker:
                         await self._wait(wakeup, stop)
         finally:
             await self._leave()
-            for keeper in keepers:
-                keeper.cancel()
+            # They are not cancelled: that could happen in the middle of a transaction.
+            self._done.set()
             await asyncio.gather(*keepers, return_exceptions=True)
             with contextlib.suppress(StoreError):
                 await self.queue.retire(self.id)
@@ -208,7 +208,7 @@ class Worker:
         ticket = claim.ticket
         self._say(f"\n{_RULE}\nProcessing ticket #{ticket.id}: {ticket.invariant_name}\n{_RULE}\n")
         try:
-            if await self._lost_in_a_row(claim) >= self.settings.worker.lost_after:
+            if await self.queue.lost_in_a_row(claim) >= self.settings.worker.lost_after:
                 why = f"{self.settings.worker.lost_after} workers in a row were lost without any progress"
                 status, summary = await session.fail(Reason.LOST_WORKER, why), why
             else:
@@ -223,7 +223,7 @@ class Worker:
         except Stopping:
             await self.queue.release(claim)
             return
-        except (ModelNotUsable, SandboxUnavailable) as error:
+        except (ModelNotUsable, ModelUnreachable, SandboxUnavailable) as error:
             # Not this ticket's fault: give it back and stop, before every other ticket meets the same fate.
             self._failure = error
             self._quit.set()
@@ -240,24 +240,21 @@ class Worker:
             entries = await self.audit.entries(session.session_id)
             SessionAuditor.from_entries(self._audit_dir, session.session_id, entries).save_session()
 
-    async def _lost_in_a_row(self, claim: Claim) -> int:
-        """How many claims in a row, before this one, did nothing but begin."""
-        if claim.ticket.session_id is None:
-            return 0
-        entries = await self.audit.entries(claim.ticket.session_id)
-        fences = [e.fence for e in entries if e.fence is not None and e.entry_type not in _NO_PROGRESS]
-        opened = min((e.fence for e in entries if e.fence is not None), default=claim.fence) - 1
-        return claim.fence - 1 - max(fences, default=opened)
-
     # ---- staying alive
 
     async def _beat(self, lease: float) -> None:
         """On the event loop, because it proves that the loop lives."""
         last = real_clock.monotonic()
-        while True:
-            await asyncio.sleep(lease / 6)
+        while not await self._over(lease / 6):
+            beat = asyncio.ensure_future(self.queue.heartbeat(self.id, lease))
+            # Bounded, because a database that does not answer would keep us beyond the end of the lease. The second
+            # look is for an answer that came while this loop was busy.
+            for bound in (max(0.0, last + _SELF_STOP * lease - real_clock.monotonic()), 0.1 * lease):
+                await asyncio.wait({beat}, timeout=bound)
+            if not beat.done():
+                self._die()
             try:
-                await self.queue.heartbeat(self.id, lease)
+                beat.result()
                 last = real_clock.monotonic()
             except Fenced:
                 self._die()
@@ -268,13 +265,21 @@ class Worker:
 
     async def _sweep(self, lease: float) -> None:
         """Take back the tickets of dead workers, and make this process agree with the store."""
-        while True:
+        pause = 0.0
+        while not await self._over(pause):
+            pause = min(1.0, lease / 6) * random.uniform(0.8, 1.2)
             try:
                 await self.queue.reap()
                 await self._reconcile(await self.queue.owned(self.id))
             except StoreError as error:
                 self._complain(error)
-            await asyncio.sleep(min(1.0, lease / 6) * random.uniform(0.8, 1.2))
+
+    async def _over(self, pause: float) -> bool:
+        """Wait so long; True as soon as this worker is done."""
+        if pause:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._done.wait(), pause)
+        return self._done.is_set()
 
     async def _reconcile(self, owned: dict[tuple[int, int], tuple[bool, int]]) -> None:
         for key, job in list(self._jobs.items()):
@@ -303,7 +308,7 @@ class Worker:
 
         claim = Claim(await TicketDB(self.database).get_ticket(ticket), self.id, fence, 0)
         with contextlib.suppress(Fenced):
-            await self.queue.release(claim, delay_s=1.0)
+            await self.queue.release(claim, delay_s=1.0, lost=True)
 
     async def _leave(self) -> None:
         """Let every session finish its command, then give the tickets back."""
