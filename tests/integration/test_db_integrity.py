@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from sqlalchemy import Connection, create_engine, event
+from sqlalchemy import Connection, create_engine, event, text
 
 from operator_core.db.audit_log import AuditLogDB
 from operator_core.db.engine import Database
@@ -385,7 +385,8 @@ ATTACKS: list[Callable[[Victim, random.Random], Expected]] = [
 def test_every_one_of_10_000_random_mutations_is_found_and_the_first_problem_is_named(victim: Victim) -> None:
     rng = random.Random(20_261_121)
     clean = audit(victim.connection)
-    assert clean == AuditReport(True, 5, 32, len(victim.ledger), 1, 0, False, victim.ledger[-1]["hash"], None)
+    head = victim.ledger[-1]["hash"]
+    assert clean == AuditReport(True, 5, 32, len(victim.ledger), 1, 0, False, head, None, append_only=False)
     victim.connection.rollback()
     for number in range(MUTATIONS):
         attack = rng.choice(ATTACKS)
@@ -479,3 +480,14 @@ async def test_an_entry_put_into_a_pruned_session_is_found(tmp_path: Path) -> No
         problem = (await verify(database)).problem
     assert problem is not None
     assert (problem.where, problem.what) == (pruned.session_id, "added")
+
+
+async def test_missing_triggers_are_mentioned_though_the_chain_holds(store_url: str) -> None:
+    async with Database.open(store_url) as database:
+        await start_work(database)
+        assert (await verify(database)).append_only
+        on = "" if database.sqlite else " ON ledger"
+        async with database.begin() as c:
+            await c.execute(text(f"DROP TRIGGER ledger_frozen{on}"))
+        report = await verify(database)
+        assert (report.ok, report.append_only) == (True, False)

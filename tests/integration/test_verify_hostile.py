@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from operator_core.model.invariant import Protect
-from operator_core.model.ticket import TicketStatus
+from operator_core import clock
+from operator_core.model.invariant import CheckSpec, Invariant, Protect, Subject
+from operator_core.model.ticket import InvariantViolation, TicketStatus
+from operator_core.monitor.recheck import Recheck
 from operator_core.scripted import FunctionBrain, Reply, ScriptBrain, Turn
 from tests.support.rig import PROPOSE, command, open_rig, spec_of
 
@@ -19,7 +21,9 @@ LIMIT = Protect(commands=("cat limit",))
 async def test_a_check_that_changes_directory_moves_no_other_check(tmp_path: Path, backend: str) -> None:
     """The decoy lies where an earlier check happens to go; the protected command must not end up there."""
     decoy = "mkdir app; cp limit app/limit; echo 1000 > limit; touch fixed"
-    async with open_rig(ScriptBrain([Reply(calls=(command(decoy),)), PROPOSE]), tmp_path, sandbox={"backend": backend}) as rig:
+    async with open_rig(
+        ScriptBrain([Reply(calls=(command(decoy),)), PROPOSE]), tmp_path, sandbox={"backend": backend}
+    ) as rig:
         (rig.workspace / "limit").write_text("10\n")
         check = spec_of(rig.workspace, verify=("cd app 2>/dev/null; test -e limit",), protect=LIMIT)
         ticket = await rig.solve(check)
@@ -61,3 +65,34 @@ async def test_a_store_within_reach_of_the_agent_is_refused(
         assert (ticket.status, ticket.reason) == (TicketStatus.ESCALATED, "error")
         assert "where the agent could reach it" in (ticket.diagnosis or "")
         assert rig.sent() == []
+
+
+class Plant:
+    """A subject that is always bad."""
+
+    async def observe(self) -> dict[str, bool]:
+        return {"bad": True}
+
+
+class PatientChecker:
+    """Reports a violation only when it has seen it for half a minute, as a checker with its own grace does."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def check(self, observation: dict[str, bool]) -> list[InvariantViolation]:
+        self._since = self._since or clock.monotonic()
+        now = clock.now()
+        return [] if clock.monotonic() - self._since < 30 else [InvariantViolation("bad", "bad", now, now)]
+
+
+async def test_a_checker_that_has_not_seen_it_red_proves_nothing(tmp_path: Path) -> None:
+    """The worker's own checker is in its grace and sees no violation: that is no repair."""
+    module = __name__
+    async with open_rig(ScriptBrain([PROPOSE]), tmp_path) as rig:
+        subject = Subject(
+            name="plant", workspace=rig.workspace, plugin=f"{module}:Plant", checker=f"{module}:PatientChecker"
+        )
+        check = CheckSpec.of(subject, Invariant(name="bad", settle_s=0, settle_observations=1))
+        ticket = await rig.solve(check, look_with_checker=Recheck().look)
+        assert (ticket.status, ticket.reason) == (TicketStatus.ESCALATED, "unproven")

@@ -94,3 +94,11 @@ async def test_workers_that_give_a_ticket_back_are_not_lost(tmp_path: Path, stor
         await rig.work()
         ticket = await rig.tickets.get_ticket(number)
         assert (ticket.status, ticket.fence) == (TicketStatus.RESOLVED, 5)
+
+
+async def test_an_audit_folder_that_cannot_be_written_is_said_and_costs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "audit").write_text("a file")
+    async with open_rig(ScriptBrain([FIX, PROPOSE]), tmp_path) as rig:
+        assert (await rig.solve(audit_dir=tmp_path / "audit")).status is TicketStatus.RESOLVED
+        assert "cannot be written" in rig.lines[-1]
+        assert "--audit-dir" in rig.lines[-1]

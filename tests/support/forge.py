@@ -77,7 +77,7 @@ class Forge:
         return code
 
     def finish(self, db: str, settings: Settings, timeout: float = 60.0) -> None:
-        """Let workers do everything that is left; one that a busy machine made miss its lease is followed by another."""
+        """Let workers do everything that is left; after one that missed its lease (a busy machine) comes another."""
         deadline = time.monotonic() + timeout
         while (code := self.wait(self.start(db, settings), timeout)) != 0:
             assert code == DECLARED_DEAD, f"the worker ended with {code}"

@@ -108,12 +108,12 @@ class ModelSettings(_Section):
 
 
 class LimitSettings(_Section):
-    """Limits of one ticket, over all its sessions; 0 means no limit."""
+    """Limits of one attempt at a ticket, over every worker that has a part in it; 0 means no limit."""
 
     turns: int = Field(default=100, ge=0)
     """Model calls of the agent."""
     wall_clock_s: float = Field(default=3600.0, ge=0)
-    """Working time of one session, in seconds."""
+    """Working time, in seconds; begins again when another worker goes on."""
     tokens: int = Field(default=0, ge=0)
     """Tokens in and out."""
     cost_usd: float = Field(default=5.0, ge=0)

@@ -86,6 +86,7 @@ def say_report(report: AuditReport) -> str:
     return (
         f"The journal is intact: {report.sessions} session(s) with {report.entries} entries, {report.blobs} large "
         f"output(s){pruned}, {report.ledger_rows} ledger rows, head {report.head}."
+        + ("" if report.append_only else " But the database no longer refuses to change it: triggers are missing.")
     )
 
 

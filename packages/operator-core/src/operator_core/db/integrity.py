@@ -24,13 +24,25 @@ from sqlalchemy.sql import Select
 from operator_core.db.chain import Chain, Found, Problem
 from operator_core.db.engine import Database
 from operator_core.db.ledger import ledger_row_hash
-from operator_core.db.schema import agent_log_entries, agent_sessions, blob_chunks, ledger, ledger_head, tickets
+from operator_core.db.schema import (
+    agent_log_entries,
+    agent_sessions,
+    blob_chunks,
+    ledger,
+    ledger_head,
+    tickets,
+    triggers,
+)
 from operator_core.errors import NotFound
 from operator_core.model.entry import GENESIS, canonical, entry_hash
 
 __all__ = ["AuditReport", "Problem", "audit", "blob_digests", "tombstone_signature", "verify"]
 
 _PAGE = 200
+_TRIGGERS = {
+    "sqlite": "SELECT name FROM sqlite_master WHERE type = 'trigger'",
+    "postgresql": "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND tgenabled <> 'D'",
+}
 _CHUNK_PAGE = 8
 
 Values = Mapping[str, Any]
@@ -50,6 +62,8 @@ class AuditReport:
         signatures_checked: Whether the tombstones' signatures were checked, which needs the key.
         head: Hash of the newest ledger row; noted elsewhere, it anchors everything before it.
         problem: The first problem; None when ok.
+        append_only: Whether the database itself still refuses to change and delete journal rows. Its triggers are no
+            proof, but somebody who removed them had a reason.
     """
 
     ok: bool
@@ -61,6 +75,7 @@ class AuditReport:
     signatures_checked: bool
     head: str
     problem: Problem | None
+    append_only: bool = True
 
 
 async def verify(database: Database, *, session_id: str | None = None, key: bytes | None = None) -> AuditReport:
@@ -224,7 +239,14 @@ class _Audit:
             signatures_checked=self._key is not None,
             head=self.head,
             problem=problem,
+            append_only=self._append_only(),
         )
+
+    def _append_only(self) -> bool:
+        dialect = self._connection.dialect.name
+        wanted = {statement.split()[2] for statement in triggers(dialect) if statement.startswith("CREATE TRIGGER")}
+        found = self._connection.exec_driver_sql(_TRIGGERS[dialect]).scalars()
+        return wanted <= set(found)
 
     def _fetch(self, statement: Select[Any], **values: Any) -> list[Row[Any]]:
         return list(self._connection.execute(statement, values).all())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -151,8 +151,8 @@ class TicketDB:
 
         An open ticket counts one more occurrence. An escalated one stays escalated, unless the violation's fingerprint
         is new. A ticket resolved less than its watch period ago is reopened and linked to the session that claimed the
-        fix. If a person canceled or resolved a ticket during this very episode, that stands: nothing is opened, and that
-        ticket is returned.
+        fix. If a person canceled or resolved a ticket during this very episode, that stands: nothing is opened, and
+        that ticket is returned.
 
         Args:
             metric_snapshot: The observation that fired; kept from the first time.
@@ -214,24 +214,20 @@ class TicketDB:
                 return ticket
             row = (await c.execute(_NEWEST_CLOSED, {"key": key})).first()
             closed = ticket_of(row) if row is not None else None
-            by_hand = closed is not None and closed.reason == Reason.BY_HAND
-            if closed is not None and by_hand and closed.updated_at is not None:
-                same_episode = violation.first_seen <= closed.updated_at
-                if same_episode:
-                    return closed
-            if closed is not None and closed.status is TicketStatus.RESOLVED:
-                if closed.watch_until is not None and closed.watch_until > now:
-                    return await self._move(
-                        c,
-                        closed,
-                        TicketStatus.OPEN,
-                        Reason.RECURRED,
-                        "monitor",
-                        reopened_from=closed.session_id or closed.reopened_from,
-                        reopen_count=closed.reopen_count + 1,
-                        occurrence_count=closed.occurrence_count + 1,
-                        **common,
-                    )
+            if closed is not None and _decided_by_hand(closed, violation):
+                return closed
+            if closed is not None and _is_watched(closed, now):
+                return await self._move(
+                    c,
+                    closed,
+                    TicketStatus.OPEN,
+                    Reason.RECURRED,
+                    "monitor",
+                    reopened_from=closed.session_id or closed.reopened_from,
+                    reopen_count=closed.reopen_count + 1,
+                    occurrence_count=closed.occurrence_count + 1,
+                    **common,
+                )
             row = (
                 await c.execute(
                     _INSERT,
@@ -586,6 +582,17 @@ async def close_session_row(database: Database, c: AsyncConnection, session_id: 
         head_hash=row.head_hash,
     )
     return True
+
+
+def _decided_by_hand(closed: Ticket, violation: InvariantViolation) -> bool:
+    """Whether a person closed it during the very episode that is reported."""
+    return (
+        closed.reason == Reason.BY_HAND and closed.updated_at is not None and violation.first_seen <= closed.updated_at
+    )
+
+
+def _is_watched(closed: Ticket, now: datetime) -> bool:
+    return closed.status is TicketStatus.RESOLVED and closed.watch_until is not None and closed.watch_until > now
 
 
 def _json(value: Any) -> str | None:

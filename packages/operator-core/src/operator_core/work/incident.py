@@ -116,7 +116,7 @@ class IncidentSession:
             Fenced: The ticket belongs to another worker now.
             StoreError: The journal cannot be written; another worker goes on later.
             ModelNotUsable: The model service refuses this worker's key or model; the ticket can be released.
-        ModelUnreachable: It did not answer for ``retry_deadline_s``; likewise.
+            ModelUnreachable: It did not answer for ``retry_deadline_s``; likewise.
             SandboxUnavailable: No sandbox can be started here; the ticket is untouched and can be released.
             VerificationError: The ticket's check cannot be read.
         """
@@ -176,7 +176,10 @@ class IncidentSession:
                 check = self._check(self.spec, run)
                 first = await check.look()
                 snapshot = await self._standing_baseline() or await check.snapshot()
-        by_monitor = self.ticket.metric_snapshot is not None
+        # A plug-in's checker is one of our own here. Its own grace may hide what the monitor's has seen, and would hide
+        # it from the verification too: so it must have seen red itself.
+        has_probe = self.spec is not None and self.spec.invariant.probe is not None
+        by_monitor = self.ticket.metric_snapshot is not None and has_probe
         seen_red = by_monitor or (first is not None and first.light == "red")
         detail = first.detail if first else "the ticket has no check: nothing can be proved"
         body = {

@@ -126,9 +126,9 @@ class Worker:
             SandboxUnavailable: No sandbox can be started here; likewise.
         """
         lease = self.settings.worker.lease_s
+        await self._tidy()
         await self.queue.register(self.id, lease)
         reach("worker.registered")
-        await self._tidy()
         keepers = [asyncio.create_task(self._beat(lease)), asyncio.create_task(self._sweep(lease))]
         try:
             async with Wakeup(self.database) as wakeup:
@@ -238,7 +238,10 @@ class Worker:
         self._say(f"\nTicket #{ticket.id} -> {status}\nSummary: {summary}\n")
         if self._audit_dir is not None and session.session_id:
             entries = await self.audit.entries(session.session_id)
-            SessionAuditor.from_entries(self._audit_dir, session.session_id, entries).save_session()
+            try:
+                SessionAuditor.from_entries(self._audit_dir, session.session_id, entries).save_session()
+            except OSError as error:
+                self._say(f"The audit file of {session.session_id} cannot be written ({error}); check --audit-dir.")
 
     # ---- staying alive
 
@@ -246,6 +249,7 @@ class Worker:
         """On the event loop, because it proves that the loop lives."""
         last = real_clock.monotonic()
         while not await self._over(lease / 6):
+            sent = real_clock.monotonic()
             beat = asyncio.ensure_future(self.queue.heartbeat(self.id, lease))
             # Bounded, because a database that does not answer would keep us beyond the end of the lease. The second
             # look is for an answer that came while this loop was busy.
@@ -255,7 +259,7 @@ class Worker:
                 self._die()
             try:
                 beat.result()
-                last = real_clock.monotonic()
+                last = sent  # the lease began before the answer came
             except Fenced:
                 self._die()
             except StoreError as error:
