@@ -416,7 +416,7 @@ async def _park_asleep(self: WorkQueue, claim: Claim, seen: int, *, wait_s: floa
 async def _reap_the_living(self: WorkQueue) -> int:
     async with self.database.begin() as c:
         everybody = [r.id for r in (await c.execute(select(workers.c.id))).all()]
-        return await self._take_back(c, everybody)
+        return await self._take_back(c, everybody, Reason.LEASE_EXPIRED)
 
 
 async def _reap_forgets(self: WorkQueue) -> int:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from operator_core.cli.output import plain
 from tests.support import processes_of, run_operator, wait_until
 from tests.support.processes import operator_environment
 
@@ -110,7 +111,7 @@ def test_what_remains_can_be_inspected(demo: Demo) -> None:
         assert label in shown
     report = run_operator("audit", "export", session["session_id"], "-f", "report", db=demo.database).stdout
     assert report.startswith("# Closure report: ticket #1")
-    assert report.strip() in demo.done.stdout, "the stored report is the one that was printed"
+    assert plain(report).strip() in demo.done.stdout, "the stored report is the one that was printed"
     assert json.loads((demo.folder / "act-1" / "workspace" / "config.json").read_text())["counters"]["expire"] is True
 
 

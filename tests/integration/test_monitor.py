@@ -637,7 +637,7 @@ async def _counted(tickets: TicketDB, times: int) -> bool:
     return len(found) >= 8 and all(t.occurrence_count >= times for t in found)
 
 
-async def test_a_port_that_nobody_listens_on_is_red_and_a_command_looks_in_the_workspace(
+async def test_a_port_that_nobody_listens_on_is_red_and_a_command_knows_the_workspace(
     tickets: TicketDB, tmp_path: Path
 ) -> None:
     (tmp_path / "state").write_text(f"{os.getpid()}")
@@ -648,7 +648,7 @@ async def test_a_port_that_nobody_listens_on_is_red_and_a_command_looks_in_the_w
             "env": {"WANTED": str(os.getpid())},
             "invariant": [
                 {"name": "listens", "probe": {"type": "tcp", "port": free_port()}},
-                {"name": "state", "probe": {"type": "command", "command": '[ "$(cat state)" = "$WANTED" ]'}},
+                {"name": "state", "probe": {"type": "command", "command": '[ "$(cat $WORKSPACE/state)" = "$WANTED" ]'}},
             ],
         }
     )

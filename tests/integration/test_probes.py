@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from operator_core.model.invariant import CommandProbe, HttpProbe, Invariant, Probe, PromQLProbe, TcpProbe
-from operator_core.probes import Observation, observe
+from operator_core.model.invariant import CommandProbe, HttpProbe, Invariant, Probe, PromQLProbe, Subject, TcpProbe
+from operator_core.probes import Observation, look_at, observe
 from tests.support import free_port, processes_of, wait_until_async
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -99,7 +99,7 @@ async def look(probe: Probe, expect: str | None = None, **more: object) -> Obser
     return await observe(invariant)
 
 
-async def look_at(
+async def look_served(
     handler: Handler, expect: str | None = None, on_error: str | None = None, **probe: object
 ) -> Observation:
     async with serve(handler) as port:
@@ -112,7 +112,7 @@ async def test_a_server_that_never_ends_its_answer_costs_the_timeout_and_no_more
     handler: Handler, value: str | None, light: str
 ) -> None:
     started = time.monotonic()
-    seen = await look_at(handler, value=value, timeout_s=0.4)
+    seen = await look_served(handler, value=value, timeout_s=0.4)
     assert 0.3 < time.monotonic() - started < 2
     assert seen.light == light
     assert seen.value is None
@@ -121,7 +121,7 @@ async def test_a_server_that_never_ends_its_answer_costs_the_timeout_and_no_more
 
 async def test_an_endless_body_is_read_to_a_limit() -> None:
     started = time.monotonic()
-    seen = await look_at(endless, "== 1", value="ok", timeout_s=10)
+    seen = await look_served(endless, "== 1", value="ok", timeout_s=10)
     assert time.monotonic() - started < 5
     assert seen.light == "unknown"
     assert "1024 KiB" in seen.detail
@@ -130,7 +130,7 @@ async def test_an_endless_body_is_read_to_a_limit() -> None:
 
 async def test_an_answer_that_packs_a_bomb_is_not_unpacked() -> None:
     bomb = gzip.compress(b'{"ok": 1}' + b" " * (50 << 20))
-    seen = await look_at(answer(bomb, headers="Content-Encoding: gzip\r\n"), "== 1", value="ok")
+    seen = await look_served(answer(bomb, headers="Content-Encoding: gzip\r\n"), "== 1", value="ok")
     assert seen.light == "unknown"
     assert "compressed" in seen.detail
 
@@ -147,7 +147,6 @@ async def test_an_answer_that_packs_a_bomb_is_not_unpacked() -> None:
         ('{"a": [{"b": []}]}', "== []", "green", "[]"),
         ('{"a": [{"b": 1}]}', None, "green", 1),
         ('{"a": [{"b": "many"}]}', "< 10", "unknown", "many"),
-        ('{"a": [{"b": 1}]}', "=~ (", "unknown", 1),
         ('{"a": []}', "== 10", "unknown", None),
         ('{"a": [{"b": NaN}]}', "!= 10", "unknown", None),
         ("<html>", "== 10", "unknown", None),
@@ -159,7 +158,7 @@ async def test_an_answer_that_packs_a_bomb_is_not_unpacked() -> None:
 async def test_a_value_is_taken_from_the_answer_or_nothing_is_known(
     body: str, expect: str | None, light: str, value: object
 ) -> None:
-    seen = await look_at(answer(body), expect, value="a[0].b")
+    seen = await look_served(answer(body), expect, value="a[0].b")
     assert (seen.light, seen.value) == (light, value), seen
     assert seen.at.tzinfo is not None
     json.dumps(seen.to_dict(), allow_nan=False)
@@ -183,13 +182,13 @@ async def test_a_value_is_taken_from_the_answer_or_nothing_is_known(
 async def test_a_status_is_the_value_or_decides_whether_there_is_one(
     status: int, probe: dict[str, object], expect: str | None, light: str
 ) -> None:
-    seen = await look_at(answer('{"x": 1}', status, "Location: /elsewhere\r\n"), expect, **probe)
+    seen = await look_served(answer('{"x": 1}', status, "Location: /elsewhere\r\n"), expect, **probe)
     assert seen.light == light, seen
 
 
 async def test_an_answer_that_breaks_off_is_no_answer() -> None:
-    assert (await look_at(hang_up, "== 1", value="ok")).light == "unknown"
-    assert (await look_at(hang_up)).light == "red"
+    assert (await look_served(hang_up, "== 1", value="ok")).light == "unknown"
+    assert (await look_served(hang_up)).light == "red"
 
 
 async def test_on_error_says_what_a_failed_look_means_and_nothing_else() -> None:
@@ -198,8 +197,8 @@ async def test_on_error_says_what_a_failed_look_means_and_nothing_else() -> None
     assert (await look(http(port), on_error="unknown")).light == "unknown"
     assert (await look(http(port, value="x"), "== 1")).light == "unknown"
     assert (await look(http(port, value="x"), "== 1", on_error="red")).light == "red"
-    assert (await look_at(answer('{"x": 2}'), "== 1", on_error="unknown", value="x")).light == "red"
-    assert (await look_at(answer("no", 503), on_error="unknown")).light == "red"
+    assert (await look_served(answer('{"x": 2}'), "== 1", on_error="unknown", value="x")).light == "red"
+    assert (await look_served(answer("no", 503), on_error="unknown")).light == "red"
 
 
 async def test_the_request_is_what_was_configured_and_ignores_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +210,7 @@ async def test_the_request_is_what_was_configured_and_ignores_proxies(monkeypatc
         asked.append(await reader.readexactly(4))
         await answer("{}")(reader, writer)
 
-    assert (await look_at(handler, method="POST", body="ping")).light == "green"
+    assert (await look_served(handler, method="POST", body="ping")).light == "green"
     assert asked == [b"ping"]
 
 
@@ -394,3 +393,12 @@ async def test_a_look_can_be_cancelled_and_leaves_nothing() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     await wait_until_async(lambda: not processes_of(number), what="the end of the command")
+
+
+async def test_a_command_does_not_load_what_an_agent_left_in_the_workspace(tmp_path: Path) -> None:
+    """It runs outside of the sandbox: with the workspace as its folder, python would import the agent's module."""
+    (tmp_path / "json.py").write_text("import os; open(os.environ['WORKSPACE'] + '/owned', 'w').close()")
+    probe = CommandProbe(type="command", command="python3 -c 'import json'")
+    subject = Subject(name="s", workspace=tmp_path, invariant=(Invariant(name="n", probe=probe),))
+    seen = await look_at(subject, subject.invariant[0])
+    assert (seen.light, (tmp_path / "owned").exists()) == ("green", False)

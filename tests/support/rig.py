@@ -46,7 +46,7 @@ def spec_of(workspace: Path, name: str = "file-exists", probe: str = "test -e fi
     values: dict[str, Any] = {"settle_s": 0.0, "settle_observations": 1, **invariant}
     return CheckSpec.of(
         Subject(name="subject", workspace=workspace),
-        Invariant(name=name, probe=CommandProbe(type="command", command=probe), **values),
+        Invariant(name=name, probe=CommandProbe(type="command", command=f"cd {workspace} && {probe}"), **values),
     )
 
 

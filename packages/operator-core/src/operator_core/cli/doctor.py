@@ -195,7 +195,7 @@ async def _probes(subject: Subject) -> list[Finding]:
     import os
     from pathlib import Path
 
-    from operator_core.probes import observe
+    from operator_core.probes import look_at
 
     findings = []
     if subject.workspace is not None and not subject.workspace.is_dir():
@@ -211,7 +211,7 @@ async def _probes(subject: Subject) -> list[Finding]:
             detail = f"{', '.join(lost)} is not there, so only its coming into being would be noticed"
             findings.append(Finding(f"protect {invariant.name}", "warning", detail))
     probed = [invariant for invariant in subject.invariant if invariant.probe is not None]
-    seen = await asyncio.gather(*(observe(i, cwd=subject.workspace, env=subject.env) for i in probed))
+    seen = await asyncio.gather(*(look_at(subject, i) for i in probed))
     for invariant, observation in zip(probed, seen, strict=True):
         name = f"probe {invariant.name}"
         if observation.light == "unknown":

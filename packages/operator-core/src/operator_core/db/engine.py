@@ -277,7 +277,7 @@ def _tune(engine: Engine, *, writes: bool) -> None:
 
     @event.listens_for(engine, "invalidate")
     def _invalidated(connection: Any, record: Any, error: BaseException | None) -> None:
-        # A statement whose caller is cancelled still runs in the connection's thread. With rows that nobody reads any
+        # The statement of a cancelled caller still runs in the connection's thread. With rows that nobody reads any
         # more, SQLite would keep the closed connection and its lock on the database until they happen to be collected.
         with suppress(SQLAlchemyError, sqlite3.Error):
             connection.rollback()

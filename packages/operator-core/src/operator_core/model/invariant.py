@@ -61,7 +61,11 @@ class TcpProbe(_Frozen):
 
 
 class CommandProbe(_Frozen):
-    """One command on the machine of the monitor, run by ``bash``; its value is the exit code or what it prints."""
+    """One command on the machine of the monitor, run by ``bash``; its value is the exit code or what it prints.
+
+    It runs outside of the sandbox, as the monitor, in ``/``; ``$WORKSPACE`` is the subject's folder. It must only look:
+    a script or a module that an agent can write would run with the monitor's rights.
+    """
 
     type: Literal["command"]
     command: str

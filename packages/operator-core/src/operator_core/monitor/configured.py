@@ -9,7 +9,7 @@ from typing import Any
 from operator_core.clock import Clock, iso, parse_iso
 from operator_core.model.invariant import Invariant, Subject
 from operator_core.model.ticket import InvariantViolation
-from operator_core.probes import Observation, observe
+from operator_core.probes import Observation, look_at
 
 __all__ = ["ConfiguredChecker", "ConfiguredSubject"]
 
@@ -49,7 +49,7 @@ class ConfiguredSubject:
 
     async def _look(self, invariant: Invariant) -> Observation:
         async with self._gate:
-            return await observe(invariant, cwd=self.spec.workspace, env=self.spec.env, clock=self._clock)
+            return await look_at(self.spec, invariant, clock=self._clock)
 
 
 class ConfiguredChecker:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator_core.probes.json_path import lookup, parse_path
-from operator_core.probes.look import observe
+from operator_core.probes.look import look_at, observe
 from operator_core.probes.observation import Observation
 
-__all__ = ["Observation", "lookup", "observe", "parse_path"]
+__all__ = ["Observation", "look_at", "lookup", "observe", "parse_path"]

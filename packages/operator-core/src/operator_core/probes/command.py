@@ -45,7 +45,7 @@ async def look_command(probe: CommandProbe, *, cwd: Path | None, env: Mapping[st
             stdin=asyncio.subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
-            cwd=cwd,
+            cwd=cwd or "/",
             env={"PATH": os.defpath, **_own_environment(), **(env or {})},
             start_new_session=True,
         )

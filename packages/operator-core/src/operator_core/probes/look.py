@@ -9,7 +9,7 @@ from pathlib import Path
 
 from operator_core.clock import Clock, monotonic
 from operator_core.clock import now as real_now
-from operator_core.model.invariant import CommandProbe, HttpProbe, Invariant, Probe, PromQLProbe, TcpProbe
+from operator_core.model.invariant import CommandProbe, HttpProbe, Invariant, Probe, PromQLProbe, Subject, TcpProbe
 from operator_core.model.monitor import Light
 from operator_core.probes.command import look_command, say_command
 from operator_core.probes.http import look_http, look_promql, say_http, say_promql
@@ -17,7 +17,17 @@ from operator_core.probes.observation import LookFailed, Observation, Scalar, Se
 from operator_core.probes.tcp import look_tcp, say_tcp
 from operator_core.redaction import Redactor
 
-__all__ = ["observe"]
+__all__ = ["look_at", "observe"]
+
+
+async def look_at(subject: Subject, invariant: Invariant, *, clock: Clock | None = None) -> Observation:
+    """Look at an invariant of a subject: the monitor, the verifier and ``doctor`` all see through these eyes.
+
+    A command runs outside of the sandbox, so it does not start in the workspace, where an agent could have left a file
+    that it would load; ``$WORKSPACE`` names the folder.
+    """
+    workspace = {"WORKSPACE": str(subject.workspace)} if subject.workspace else {}
+    return await observe(invariant, env={**subject.env, **workspace}, clock=clock)
 
 
 async def observe(
@@ -32,7 +42,7 @@ async def observe(
 
     Args:
         invariant: What to look at; it has a probe.
-        cwd: Where a command runs (default: where the monitor runs).
+        cwd: Where a command runs (default: ``/``).
         env: Further variables of a command.
         clock: Whose time of day is written into the observation (default: the real one).
 

@@ -36,7 +36,7 @@ from operator_core.model.outcome import Outcome, OutcomeKind
 from operator_core.model.ticket import Reason, Ticket, TicketStatus
 from operator_core.model.usage import Usage
 from operator_core.model.verdict import Verdict, VerdictKind
-from operator_core.probes import Observation, observe
+from operator_core.probes import Observation, look_at
 from operator_core.sandbox import ExecResult, Limits, Policy, Sandbox, open_sandbox
 from operator_core.text import clip, printable
 from operator_core.verify.incident import IncidentCheck, verify_incident
@@ -406,7 +406,7 @@ class IncidentSession:
 
         async def look() -> Observation:
             if spec.invariant.probe is not None:
-                return await observe(spec.invariant, cwd=spec.subject.workspace)
+                return await look_at(spec.subject, spec.invariant)
             if self.tools.look_with_checker is None:
                 raise VerificationError("The check belongs to a plug-in that this worker does not have; install it.")
             return await self.tools.look_with_checker(
