@@ -35,6 +35,7 @@ __all__ = ["SESSION_STATUSES", "AuditLogDB", "Journal", "SessionInfo"]
 SESSION_STATUSES = ("running", "completed", "failed", "escalated", "canceled")
 _STATUS_ALIASES = {"resolved": "completed"}
 _RETRY_S = 10.0
+_JUST_NOW_S = 0.05
 _CHUNK = 512 * 1024
 # Signatures and encrypted thinking are opaque to us: a character changed in them would break the conversation.
 _OPAQUE = {"thinking": "signature", "redacted_thinking": "data"}
@@ -402,6 +403,7 @@ class Journal:
         self._seq = seq
         self._head = head or GENESIS
         self._lock = asyncio.Lock()
+        self._held_at = float("-inf")
 
     async def append(self, *drafts: Draft) -> list[int]:
         """Write entries durably and in order, all or none.
@@ -426,7 +428,9 @@ class Journal:
             named = [d if d.phase or not self.phase else _with_phase(d, self.phase) for d in drafts]
             fence = self.claim.fence if self.claim else None
             rows = self.audit._rows(self.session_id, named, self._seq, self._head, fence)
+            asked = clock.monotonic()
             ids = await self._write(rows)
+            self._held_at = asked
             self._seq += len(rows)
             self._head = rows[-1]["hash"]
             return ids
@@ -438,10 +442,12 @@ class Journal:
             Fenced: Somebody else owns the ticket now.
         """
         claim = self.claim
-        if claim is not None and not await self.audit.database.fetch(
-            _STILL_OURS, ticket=claim.ticket_id, own_fence=claim.fence
-        ):
+        # A fenced write that has just succeeded says the same; no lease can have run out and been taken over since.
+        if claim is None or clock.monotonic() - self._held_at < _JUST_NOW_S:
+            return
+        if not await self.audit.database.fetch(_STILL_OURS, ticket=claim.ticket_id, own_fence=claim.fence):
             raise Fenced
+        self._held_at = clock.monotonic()
 
     async def drain(self) -> tuple[list[Message], int]:
         """Move the inbox into the journal, each message exactly once.
