@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+from anthropic import AsyncAnthropic
 
 from operator_core.config import Settings
+from operator_core.scripted import ScriptedServer
 from tests.support import run_operator
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +46,25 @@ def test_every_command_in_the_documentation_exists() -> None:
     for words in sorted(named):
         shown = run_operator(*words, "--help")
         assert shown.returncode == 0, f"operator {' '.join(words)}: {shown.stderr}"
+
+
+async def test_the_brain_of_the_quickstart_works() -> None:
+    (source,) = blocks(ROOT / "docs" / "quickstart.md", "python")
+    names: dict[str, Any] = {}
+    exec(source, names)  # our own documentation
+    async with (
+        ScriptedServer(names["brain"]) as server,
+        AsyncAnthropic(api_key="k", base_url=server.base_url) as client,
+    ):
+        messages: list[Any] = [{"role": "user", "content": "Ticket #1"}]
+        commands = []
+        for printed in ("nothing", "", ""):
+            answer = await client.messages.create(model="m", max_tokens=100, messages=messages)
+            (use,) = [block for block in answer.content if block.type == "tool_use"]
+            commands.append(use.input.get("command", use.name))
+            result = {"type": "tool_result", "tool_use_id": use.id, "content": json.dumps({"stdout": printed})}
+            messages += [{"role": "assistant", "content": answer.content}, {"role": "user", "content": [result]}]
+    assert commands == ["ls -la", "touch flag", "propose_resolution"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from sqlalchemy import Integer, Text, bindparam, insert, select, union_all, update
 from sqlalchemy.engine import Row
@@ -22,7 +19,7 @@ from sqlalchemy.sql.dml import Insert, ReturningInsert
 
 from operator_core import clock
 from operator_core.db import ledger
-from operator_core.db.engine import Database
+from operator_core.db.client import StoreClient
 from operator_core.db.queue import Claim, Message, WorkQueue
 from operator_core.db.schema import agent_log_entries, agent_sessions, blob_chunks, tickets
 from operator_core.db.tickets import close_session_row
@@ -144,7 +141,7 @@ class SessionInfo(NamedTuple):
     entries: int
 
 
-class AuditLogDB:
+class AuditLogDB(StoreClient):
     """Sessions and their journal.
 
     Args:
@@ -153,28 +150,6 @@ class AuditLogDB:
             async with AuditLogDB("operator.db") as audit:
                 session_id = await audit.create_session(ticket_id)
     """
-
-    def __init__(self, where: Database | str | os.PathLike[str]) -> None:
-        self._where = where
-        self._stack = AsyncExitStack()
-        self._database: Database | None = where if isinstance(where, Database) else None
-
-    async def __aenter__(self) -> Self:
-        if not isinstance(self._where, Database):
-            self._database = await self._stack.enter_async_context(Database.open(self._where))
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
-
-    @property
-    def database(self) -> Database:
-        """The open store."""
-        if self._database is None:
-            raise StoreError("This AuditLogDB is not open; use `async with AuditLogDB(...) as audit`.")
-        return self._database
 
     # ---- the seed's methods
 

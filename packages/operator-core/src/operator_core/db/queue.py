@@ -11,10 +11,11 @@ import json
 import os
 import socket
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import BigInteger, Integer, Text, and_, bindparam, case, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from operator_core import clock
 from operator_core.db import ledger
@@ -51,6 +52,15 @@ class Claim(NamedTuple):
         """The ticket's number."""
         assert self.ticket.id is not None
         return self.ticket.id
+
+
+class _Move(NamedTuple):
+    """One transition: from which state to which, why, and who did it."""
+
+    old: str
+    new: str
+    reason: str
+    actor: str
 
 
 class Message(NamedTuple):
@@ -191,18 +201,8 @@ class WorkQueue:
             async with self.database.begin() as c:
                 rows = (await c.execute(_CLAIM, {"worker": worker, "n": n, "now": clock.iso()})).all()
                 for row in rows:
-                    await ledger.append(
-                        self.database,
-                        c,
-                        "transition",
-                        ticket_id=row.id,
-                        session_id=row.session_id,
-                        old="open",
-                        new="running",
-                        reason=Reason.CLAIMED.value,
-                        actor=f"worker:{worker}",
-                        fence=row.fence,
-                    )
+                    move = _Move("open", "running", Reason.CLAIMED.value, f"worker:{worker}")
+                    await self._record(c, row.id, row.session_id, move, row.fence)
         except IntegrityError:
             raise Fenced("This worker was declared dead because its lease ran out; it stops.") from None
         rows = sorted(rows, key=lambda r: (-r.priority, r.id))
@@ -228,41 +228,21 @@ class WorkQueue:
             woken = (await c.execute(_WAKE_DUE, {"now": clock.iso()})).all()
             count = await self._take_back(c, dead, Reason.LEASE_EXPIRED) if dead else 0
             for row in woken:
-                await ledger.append(
-                    self.database,
-                    c,
-                    "transition",
-                    ticket_id=row.id,
-                    session_id=row.session_id,
-                    old="waiting_for_input",
-                    new="open",
-                    reason="deadline",
-                    actor="clock",
-                )
+                await self._record(c, row.id, row.session_id, _Move("waiting_for_input", "open", "deadline", "clock"))
                 count += 1
             if count:
                 await self.database.notify(c)
             return count
 
-    async def _take_back(self, c: Any, dead: list[str], why: Reason) -> int:
+    async def _take_back(self, c: AsyncConnection, dead: list[str], why: Reason) -> int:
         count = 0
         values = {"dead": dead, "why": why.value, "now": clock.iso()}
         for row in (await c.execute(_TAKE_BACK, values)).all():
             canceled = row.status == TicketStatus.CANCELED
             if canceled and row.session_id:
                 await close_session_row(self.database, c, row.session_id, "canceled", "canceled by a person")
-            await ledger.append(
-                self.database,
-                c,
-                "transition",
-                ticket_id=row.id,
-                session_id=row.session_id,
-                old="running",
-                new=row.status,
-                reason=Reason.BY_HAND.value if canceled else why.value,
-                actor="reaper",
-                fence=row.fence,
-            )
+            move = _Move("running", row.status, Reason.BY_HAND.value if canceled else why.value, "reaper")
+            await self._record(c, row.id, row.session_id, move, row.fence)
             count += not canceled
         await c.execute(_BURY, {"dead": dead})
         if count:
@@ -282,6 +262,19 @@ class WorkQueue:
             last = claim.fence - 1 if row.first is None else row.first - 1
         ends = [row.body for row in await ledger.ticket_history(self.database, claim.ticket_id)]
         return sum(end.get("reason") == Reason.LEASE_EXPIRED and end["fence"] > last for end in ends)
+
+    async def _record(
+        self, c: AsyncConnection, ticket_id: int, session_id: str | None, move: _Move, fence: int | None = None
+    ) -> None:
+        """Write a transition into the ledger; last in every transaction, because it locks the ledger's head."""
+        body = move._asdict() if fence is None else {**move._asdict(), "fence": fence}
+        await ledger.append(self.database, c, "transition", ticket_id=ticket_id, session_id=session_id, **body)
+
+    async def _leave(
+        self, c: AsyncConnection, claim: Claim, session_id: str | None, status: TicketStatus, reason: Reason
+    ) -> None:
+        move = _Move("running", status.value, reason.value, f"worker:{claim.worker}")
+        await self._record(c, claim.ticket_id, session_id, move, claim.fence)
 
     # ---- the owner of a claim
 
@@ -332,18 +325,7 @@ class WorkQueue:
             )
             if session_id is not None:
                 await close_session_row(self.database, c, session_id, session_status, diagnosis)
-            await ledger.append(
-                self.database,
-                c,
-                "transition",
-                ticket_id=claim.ticket_id,
-                session_id=session_id,
-                old="running",
-                new=status.value,
-                reason=reason.value,
-                actor=f"worker:{claim.worker}",
-                fence=claim.fence,
-            )
+            await self._leave(c, claim, session_id, status, reason)
         return status
 
     async def release(self, claim: Claim, *, delay_s: float = 0.0, lost: bool = False) -> None:
@@ -375,18 +357,7 @@ class WorkQueue:
             )
             if row.cancel_requested and row.session_id:
                 await close_session_row(self.database, c, row.session_id, "canceled", "canceled by a person")
-            await ledger.append(
-                self.database,
-                c,
-                "transition",
-                ticket_id=claim.ticket_id,
-                session_id=row.session_id,
-                old="running",
-                new=status.value,
-                reason=reason.value,
-                actor=f"worker:{claim.worker}",
-                fence=claim.fence,
-            )
+            await self._leave(c, claim, row.session_id, status, reason)
             if status is TicketStatus.OPEN:
                 await self.database.notify(c)
 
@@ -406,21 +377,10 @@ class WorkQueue:
             row = (await c.execute(_PARK, {**parameters, "now": clock.iso()})).first()
             if row is None:
                 return False
-            await ledger.append(
-                self.database,
-                c,
-                "transition",
-                ticket_id=claim.ticket_id,
-                session_id=row.session_id,
-                old="running",
-                new="waiting_for_input",
-                reason=Reason.ASKED_A_PERSON.value,
-                actor=f"worker:{claim.worker}",
-                fence=claim.fence,
-            )
+            await self._leave(c, claim, row.session_id, TicketStatus.WAITING_FOR_INPUT, Reason.ASKED_A_PERSON)
             return True
 
-    async def letters(self, c: Any, claim: Claim) -> tuple[list[Message], int]:
+    async def letters(self, c: AsyncConnection, claim: Claim) -> tuple[list[Message], int]:
         """Take the messages out of the inbox, inside the transaction that journals them.
 
         Returns:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from sqlalchemy import Boolean, Integer, Text, bindparam, insert, or_, select, update
 from sqlalchemy.engine import Row
@@ -16,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from operator_core import clock
 from operator_core.db import ledger
+from operator_core.db.client import StoreClient
 from operator_core.db.engine import Database
 from operator_core.db.schema import agent_sessions, inbox, monitor_states, tickets
 from operator_core.errors import NotFound, StoreError, TransitionRefused
@@ -103,7 +101,7 @@ def ticket_of(row: Row[Any]) -> Ticket:
     return Ticket(**values)
 
 
-class TicketDB:
+class TicketDB(StoreClient):
     """Tickets in a store.
 
     Args:
@@ -112,28 +110,6 @@ class TicketDB:
             async with TicketDB("operator.db") as db:
                 open_tickets = await db.list_tickets("open")
     """
-
-    def __init__(self, where: Database | str | os.PathLike[str]) -> None:
-        self._where = where
-        self._stack = AsyncExitStack()
-        self._database: Database | None = where if isinstance(where, Database) else None
-
-    async def __aenter__(self) -> Self:
-        if not isinstance(self._where, Database):
-            self._database = await self._stack.enter_async_context(Database.open(self._where))
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
-
-    @property
-    def database(self) -> Database:
-        """The open store."""
-        if self._database is None:
-            raise StoreError("This TicketDB is not open; use `async with TicketDB(...) as db`.")
-        return self._database
 
     # ---- monitors
 
