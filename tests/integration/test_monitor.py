@@ -547,6 +547,7 @@ async def test_a_store_that_fails_is_reported_once_and_tried_again(service: Serv
     path = tmp_path / "t.db"
     reports: list[CycleReport] = []
 
+    # In a thread: on the event loop it would wait for a transaction that waits for the event loop.
     def other(statement: str) -> None:
         with contextlib.closing(sqlite3.connect(path)) as connection:
             connection.execute(statement)
@@ -559,14 +560,14 @@ async def test_a_store_that_fails_is_reported_once_and_tried_again(service: Serv
         )
         await wait_until_async(lambda: len(reports) >= 2)
         assert not any(r.error for r in reports)
-        other("ALTER TABLE monitor_states RENAME TO gone")
+        await asyncio.to_thread(other, "ALTER TABLE monitor_states RENAME TO gone")
         await wait_until_async(lambda: reports[-1].error)
         service.value = 1
         seen = len(reports)
         await asyncio.sleep(0.5)
         assert len(reports) == seen, "the same failure is told once"
         assert not running.done()
-        other("ALTER TABLE gone RENAME TO monitor_states")
+        await asyncio.to_thread(other, "ALTER TABLE gone RENAME TO monitor_states")
         back = Clock().now()
         await wait_until_async(lambda: reports[-1].violations)
         ticket = await only(tickets)
