@@ -19,6 +19,8 @@ __all__ = ["Blocks", "JournaledTool", "make_tools", "run_tools", "tool_names"]
 # The runner logs a traceback for every exception of a tool; ours are journaled and told to the model already.
 logging.getLogger("anthropic.lib.tools").setLevel(logging.CRITICAL)
 
+_ONLY_A_SCHEMA = "the schema is made from this signature; calls go through the gateway"
+
 
 @beta_async_tool
 async def shell(command: str, reasoning: str, timeout: float = 120.0) -> str:
@@ -33,7 +35,7 @@ async def shell(command: str, reasoning: str, timeout: float = 120.0) -> str:
         reasoning: Why you run it; goes into the audit.
         timeout: Seconds after which it is stopped.
     """
-    raise NotImplementedError  # the schema is made from this signature; calls go through the gateway
+    raise AssertionError(_ONLY_A_SCHEMA)
 
 
 @beta_async_tool
@@ -43,7 +45,7 @@ async def propose_resolution(summary: str) -> str:
     Args:
         summary: The cause, what you changed, and what you observed afterwards.
     """
-    raise NotImplementedError  # as above
+    raise AssertionError(_ONLY_A_SCHEMA)
 
 
 @beta_async_tool
@@ -53,7 +55,7 @@ async def give_up(reason: str) -> str:
     Args:
         reason: What you found, and what a person needs to know or decide.
     """
-    raise NotImplementedError  # as above
+    raise AssertionError(_ONLY_A_SCHEMA)
 
 
 class JournaledTool(BetaAsyncFunctionTool[Any]):
