@@ -147,7 +147,8 @@ def _sweep(folder: Path, stores: list[str], every: int) -> tuple[list[str], Coun
             thread.join()
         if failures:
             raise failures[0]
-        refused = [r for r in server.requests(bodies=False) if r["status"] not in (200, None)]
+        # Without a body: its sender was killed while it sent.
+        refused = [r for r in server.requests(bodies=False) if r["status"] not in (200, None) and r["size"]]
         assert refused == [], "a history was sent that no model accepts"
     assert over.is_set(), f"more than {MOST} places"
     return [name for lane in lanes for name in lane.reached], sum((lane.statuses for lane in lanes), Counter())
