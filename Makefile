@@ -11,10 +11,10 @@ READY := .venv/.ready
 PACKAGES := $(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml))
 CODE := $(wildcard packages benchmarks examples tests)
 
-.PHONY: help demo test check bench lock clean
+.PHONY: help demo test check bench claude-code lock clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "  Options: PYTHON=python3.12 (for a new environment), ARGS='-k word' (for demo, test and bench), WORKERS=2 (for test)"
 
 demo: $(READY) ## Break a real service and watch it being repaired, proved and audited
@@ -32,7 +32,10 @@ check: $(READY) ## Lint, formatting and types
 bench: $(READY) ## Measure what a turn costs
 	@$(BIN)/python benchmarks/turn_overhead.py $(ARGS)
 
-lock: ## Renew requirements/dev.txt (needs uv)
+claude-code: $(READY) ## Install the Claude Code program, for tasks with that engine
+	@scripts/claude-code .venv
+
+lock: ## Renew the lock files in requirements (needs uv)
 	@scripts/lock $(PACKAGES)
 
 clean: ## Remove the environment and everything that tools left behind

@@ -11,6 +11,9 @@ from typing import NoReturn
 import hypothesis
 import pytest
 
+from operator_core.agent_lab.claude_code import find_program
+from operator_core.config import ClaudeCodeSettings
+from operator_core.errors import ConfigError
 from tests.support import NetworkGuard, PostgresCluster, PostgresMissing
 
 # Read before the environment is cleaned.
@@ -103,6 +106,15 @@ def require_bubblewrap(bubblewrap_answer: str) -> None:
     """The test needs a working bubblewrap."""
     if bubblewrap_answer:
         _service_missing(bubblewrap_answer, "install the package bubblewrap and allow unprivileged user namespaces")
+
+
+@pytest.fixture
+def require_claude_code(require_bubblewrap: None) -> None:
+    """The test needs the Claude Code program, and a sandbox to run it in."""
+    try:
+        find_program(ClaudeCodeSettings())
+    except ConfigError:
+        _service_missing("the Claude Code program is not installed", "run `make claude-code`")
 
 
 def _service_missing(reason: str, remedy: str) -> NoReturn:

@@ -123,7 +123,11 @@ def test_mistakes_in_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("foo = 1", "Unknown key 'foo' in {}; known here: store, model, limits, sandbox, worker, monitor, subject."),
+        (
+            "foo = 1",
+            "Unknown key 'foo' in {}; known here: store, model, limits, sandbox, worker, tasks, incidents, "
+            "claude_code, monitor, subject.",
+        ),
         ("[store]\nx = 1", "Unknown key 'store.x' in {}; known here: url."),
         ('[[subject]]\nnam = "a"', "The key 'subject[1].name' is missing in {}."),
         ('[[subject]]\nname = "a"\nnetwrk = 1', "Unknown key 'subject[a].netwrk' in {}; perhaps 'network' is meant."),
@@ -158,7 +162,8 @@ def test_paths_are_relative_to_the_file_and_addresses_stay(tmp_path: Path, monke
 def test_mistakes_in_the_environment_are_blamed_on_it(tmp_path: Path) -> None:
     path = write(tmp_path, FULL)
     assert refused(path, {"OPERATOR_MODLE__X": "1"}) == (
-        "OPERATOR_MODLE__X names no setting; the sections are store, model, limits, sandbox, worker, monitor."
+        "OPERATOR_MODLE__X names no setting; the sections are store, model, limits, sandbox, worker, "
+        "tasks, incidents, claude_code, monitor."
     )
     text = refused(path, {"OPERATOR_LIMITS__TURNS": "many"})
     assert text.startswith("Bad value for 'limits.turns' in environment OPERATOR_LIMITS__TURNS: ")

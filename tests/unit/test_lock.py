@@ -13,6 +13,8 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "requirements" / "dev.txt"
+PROGRAM = ROOT / "requirements" / "claude-code.txt"
+"""A lock of its own: of this one package only the program is wanted, and none of its dependencies."""
 
 
 def pins(text: str) -> dict[str, Version]:
@@ -27,22 +29,25 @@ def wanted() -> list[Requirement]:
     for path in ROOT.glob("packages/*/pyproject.toml"):
         project = tomllib.loads(path.read_text())["project"]
         lines += project.get("dependencies", [])
-        lines += [line for extra in project.get("optional-dependencies", {}).values() for line in extra]
+        extras = project.get("optional-dependencies", {})
+        lines += [line for name, extra in extras.items() if name != "claude-code" for line in extra]
     ours = {path.parent.name for path in ROOT.glob("packages/*/pyproject.toml")}
     return [need for need in map(Requirement, lines) if canonicalize_name(need.name) not in ours]
 
 
-def test_the_lock_records_no_download_address() -> None:
-    text = LOCK.read_text()
+@pytest.mark.parametrize("lock", [LOCK, PROGRAM], ids=lambda lock: lock.name)
+def test_the_lock_records_no_download_address(lock: Path) -> None:
+    text = lock.read_text()
     assert "://" not in text
     assert "index" not in text
     assert "--find-links" not in text
     assert " @ " not in text
 
 
-def test_every_line_pins_a_version_and_has_a_hash() -> None:
-    entries = re.split(r"\n(?! )", LOCK.read_text().strip())
-    assert len(entries) > 30
+@pytest.mark.parametrize(("lock", "least"), [(LOCK, 31), (PROGRAM, 1)], ids=["dev.txt", "claude-code.txt"])
+def test_every_line_pins_a_version_and_has_a_hash(lock: Path, least: int) -> None:
+    entries = re.split(r"\n(?! )", lock.read_text().strip())
+    assert len(entries) >= least
     for entry in entries:
         first, *hashes = [line.strip(" \\") for line in entry.splitlines()]
         assert "==" in first
@@ -55,3 +60,12 @@ def test_the_lock_satisfies_what_is_asked_for(need: Requirement) -> None:
     version = pins(LOCK.read_text()).get(canonicalize_name(need.name))
     assert version is not None, "run `make lock`"
     assert version in need.specifier, "run `make lock`"
+
+
+def test_the_program_is_one_package_for_every_platform_and_satisfies_the_extra() -> None:
+    project = tomllib.loads((ROOT / "packages" / "operator-core" / "pyproject.toml").read_text())["project"]
+    (need,) = map(Requirement, project["optional-dependencies"]["claude-code"])
+    found = pins(PROGRAM.read_text())
+    assert list(found) == [canonicalize_name(need.name)]
+    assert found[canonicalize_name(need.name)] in need.specifier
+    assert PROGRAM.read_text().count("--hash=") >= 5  # two processors on Linux and macOS, and Windows

@@ -7,6 +7,7 @@ Order of precedence: command line, environment (``OPERATOR_<SECTION>__<KEY>``, e
 from __future__ import annotations
 
 import os
+import socket
 import tomllib
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -29,6 +30,8 @@ from operator_core.model.invariant import (
 
 __all__ = [
     "CONFIG_NAME",
+    "ClaudeCodeSettings",
+    "IncidentSettings",
     "LimitSettings",
     "LoadedSettings",
     "ModelSettings",
@@ -37,6 +40,7 @@ __all__ = [
     "SandboxSettings",
     "Settings",
     "StoreSettings",
+    "TaskSettings",
     "WorkerSettings",
     "load_settings",
 ]
@@ -133,11 +137,19 @@ class SandboxSettings(_Section):
     """Variables of the worker that the agent's commands may see; names that look secret are refused."""
 
 
+def _sessions_at_once() -> int:
+    """Four for each core, as long as there are 256 MiB of memory for each."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(4 * (os.cpu_count() or 1), memory >> 28))
+
+
 class WorkerSettings(_Section):
     """How a worker claims and works."""
 
-    concurrency: int = Field(default=1, ge=1, le=1000)
-    """Sessions at once in one process."""
+    name: str = Field(default_factory=socket.gethostname, min_length=1)
+    """What a ticket is pinned to (`operator submit --on NAME`); default: the name of the host."""
+    concurrency: int = Field(default_factory=_sessions_at_once, ge=1, le=1000)
+    """Sessions at once in one process; default: four for each core, at most one for each 256 MiB of memory."""
     lease_s: float = Field(default=30.0, gt=0)
     """Without a heartbeat for so long a worker is dead and another one takes over its sessions."""
     poll_s: float = Field(default=1.0, gt=0)
@@ -146,6 +158,45 @@ class WorkerSettings(_Section):
     """Folder of session files. None: ``<database>.d`` beside an SQLite file, else ``~/.operator/state``."""
     lost_after: int = Field(default=3, ge=1)
     """Recoveries without any progress after which a ticket is escalated as ``lost_worker``."""
+
+
+class TaskSettings(_Section):
+    """How tasks that people submit are worked on."""
+
+    root: Path | None = None
+    """Where ``Operator Sessions`` is. None: beside an SQLite file, else ``~/.operator``."""
+    engine: Literal["anthropic", "claude-code"] = "anthropic"
+    """Of tasks that name none: our own loop over the Messages API, or the Claude Code CLI."""
+    max_iterations: int = Field(default=10, ge=1, le=10)
+    """How often a worker may try before the task is escalated."""
+    verifier_model: str | None = None
+    """Model of the verifier agent; None: the worker's."""
+    require_checks: bool = False
+    """Without a frozen check a task then ends as unproven, whatever a verifier agent says."""
+    max_workspace_bytes: int = Field(default=4 << 30, gt=0)
+    """A larger workspace is not copied, so that its work cannot be proved."""
+    max_workspace_files: int = Field(default=500_000, gt=0)
+    """Likewise."""
+
+
+class ClaudeCodeSettings(_Section):
+    """The Claude Code CLI, for tasks with the engine ``claude-code``."""
+
+    program: Path | None = None
+    """The program. None: the one of the package ``claude-agent-sdk`` (`pip install 'operator-core[claude-code]'`)."""
+    max_retries: int = Field(default=3, ge=0, le=20)
+    """How often the CLI repeats a failing request; then the session rests and goes on later."""
+    max_output_tokens: int = Field(default=32_000, ge=1)
+    """Longest answer, in tokens; so much is reserved in the budget for each call."""
+    memory_bytes: int = Field(default=4 << 30, ge=1 << 30)
+    """Most data memory of one process of the agent; the CLI does not start with less than 1 GiB."""
+
+
+class IncidentSettings(_Section):
+    """How repairs of incidents are judged, beside the clauses of their invariants."""
+
+    verifier: bool = False
+    """A verifier agent must also read what was changed, and fail to refute the repair."""
 
 
 class MonitorSettings(_Section):
@@ -171,6 +222,9 @@ class Settings(_Section):
     limits: LimitSettings = LimitSettings()
     sandbox: SandboxSettings = SandboxSettings()
     worker: WorkerSettings = WorkerSettings()
+    tasks: TaskSettings = TaskSettings()
+    incidents: IncidentSettings = IncidentSettings()
+    claude_code: ClaudeCodeSettings = ClaudeCodeSettings()
     monitor: MonitorSettings = MonitorSettings()
     subject: tuple[Subject, ...] = ()
     """Systems under watch."""
@@ -255,7 +309,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
     for subject in data.get("subject", []) if isinstance(data.get("subject"), list) else []:
         if isinstance(subject, dict) and isinstance(subject.get("workspace"), str):
             subject["workspace"] = str(base / Path(subject["workspace"]).expanduser())
-    for section, key in (("store", "url"), ("worker", "state_dir")):
+    for section, key in (("store", "url"), ("worker", "state_dir"), ("tasks", "root"), ("claude_code", "program")):
         table = data.get(section)
         if isinstance(table, dict) and isinstance(table.get(key), str) and "://" not in table[key]:
             table[key] = str(file.parent / Path(table[key]).expanduser())

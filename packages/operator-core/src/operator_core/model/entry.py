@@ -45,6 +45,13 @@ class EntryKind(StrEnum):
     ERROR = "error"
     RESUMED = "resumed"
     SESSION_END = "session_end"
+    TASK = "task"
+    PHASE_START = "phase_start"
+    ENGINE_SESSION = "engine_session"
+    SNAPSHOT = "snapshot"
+    SUMMARY = "summary"
+    USAGE = "usage"
+    DELIVERED = "delivered"
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,15 @@ class VerdictKind(StrEnum):
 
 
 class Clause(StrEnum):
-    """The three clauses of a proved incident (``design.md``, "Verification")."""
+    """The three clauses of a proved incident, then the two of a proved task (``design.md``, "Verification")."""
 
     RESTORED = "restored"
     DURABLE = "durable"
     NO_COLLATERAL = "no_collateral"
+    CHECKS = "checks"
+    """The frozen checks pass on a copy of the work."""
+    REVIEW = "review"
+    """A verifier agent tried the work and did not refute it."""
 
 
 class ClauseState(StrEnum):

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from operator_core.errors import ModelUnreachable, OperatorError
@@ -19,7 +19,7 @@ from operator_core.scripted.brain import Brain
 from operator_core.scripted.log import LoggedRequest, RequestLog
 from operator_core.scripted.server import BANNER, DEFAULT_MODELS, TRANSPORT_KEY, make_app
 
-__all__ = ["ScriptedServer", "ServerThread"]
+__all__ = ["QuietServer", "ScriptedServer", "ServerThread"]
 
 _START_S = 30.0
 
@@ -32,10 +32,15 @@ class _Protocol(H11Protocol):
         self.app_state = {**self.app_state, TRANSPORT_KEY: transport}
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without signal handlers, without polling, and with an end that waits for nobody."""
+class QuietServer(uvicorn.Server):
+    """uvicorn without signal handlers, without polling, and with an end that waits for nobody.
 
-    def __init__(self, app: Starlette) -> None:
+    Args:
+        app: The application; it finds its connection in ``scope["state"]`` under ``TRANSPORT_KEY``.
+        closing: Called when the end begins: requests are cancelled from then on, and should end quietly.
+    """
+
+    def __init__(self, app: ASGIApp, closing: Callable[[], None] = lambda: None) -> None:
         config = uvicorn.Config(
             app,
             http=_Protocol,
@@ -49,7 +54,7 @@ class _Server(uvicorn.Server):
         # As an argument it would also silence the access log of every other server in this process.
         config.access_log = False
         super().__init__(config)
-        self._app = app
+        self._closing = closing
         self.ready = asyncio.Event()
         self._stop = asyncio.Event()
 
@@ -71,7 +76,7 @@ class _Server(uvicorn.Server):
                 await asyncio.wait_for(self._stop.wait(), 1.0)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._app.state.closing = True
+        self._closing()
         for server in self.servers:
             server.close()
         for connection in list(self.server_state.connections):
@@ -124,7 +129,7 @@ class ScriptedServer:
         self._app = make_app(brain, self.log, api_key=api_key, models=models)
         self._wanted_port = port
         self._port = 0
-        self._server: _Server | None = None
+        self._server: QuietServer | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -155,7 +160,7 @@ class ScriptedServer:
         sock = _bind(self._wanted_port)
         self._port = sock.getsockname()[1]
         self._app.state.closing = False
-        self._server = server = _Server(self._app)
+        self._server = server = QuietServer(self._app, self._close)
         self._task = asyncio.create_task(server.serve(sockets=[sock]), name="scripted-server")
         ready = asyncio.create_task(server.ready.wait())
         try:
@@ -176,6 +181,9 @@ class ScriptedServer:
             self._server.stop()
             await self._task
         self._server = self._task = None
+
+    def _close(self) -> None:
+        self._app.state.closing = True
 
     def start_in_thread(self) -> ServerThread:
         """Run it in a thread with its own event loop, for callers without one; stop it with the handle.
