@@ -13,7 +13,7 @@ from operator_core.db import ledger
 from operator_core.db.audit_log import _COLUMNS, AuditLogDB, _append_statement
 from operator_core.db.engine import Database
 from operator_core.db.integrity import verify
-from operator_core.db.queue import WorkQueue
+from operator_core.db.queue import Owned, WorkQueue
 from operator_core.db.tickets import TicketDB
 from operator_core.errors import Fenced, TransitionRefused
 from operator_core.model.entry import Draft
@@ -108,7 +108,7 @@ async def test_cancel_beats_a_late_result(store_url: str) -> None:
     async with Database.open(store_url) as database:
         work = await start_work(database, entries=1)
         await work.tickets.cancel_ticket(work.claim.ticket_id)
-        assert await work.queue.owned(work.claim.worker) == {(work.claim.ticket_id, 1): (True, 1)}
+        assert await work.queue.owned(work.claim.worker) == {(work.claim.ticket_id, 1): Owned(True, False, 1)}
         assert await finish(work) is TicketStatus.CANCELED
         ticket = await work.tickets.get_ticket(work.claim.ticket_id)
         assert (ticket.status, ticket.reason, ticket.resolved_at) == (TicketStatus.CANCELED, Reason.BY_HAND, None)

@@ -136,6 +136,10 @@ class QueueMachine(RuleBasedStateMachine):
 
     def send_to(self, t: T) -> None:
         message = f"m{t.sent}"
+        if t.status in ("escalated", *CLOSED):
+            with pytest.raises(TransitionRefused):
+                self.do(self.tickets.send(t.number, message))
+            return
         status = self.do(self.tickets.send(t.number, message))
         t.box.append(message)
         t.sent += 1
@@ -254,7 +258,7 @@ class QueueMachine(RuleBasedStateMachine):
         if send_between:
             self.send_to(t)
         parked = self.do(self.queue.park(held.claim, seen, wait_s=wait_s))
-        assert parked == (not send_between and not t.cancel), "slept over a message" if parked else "would not park"
+        assert parked == (not t.box and not t.cancel), "slept over a message" if parked else "would not park"
         if parked:
             t.status, t.owner, t.run_at = "waiting_for_input", None, self.now + wait_s
 
@@ -409,8 +413,10 @@ async def _release_any(self: WorkQueue, claim: Claim, *, delay_s: float = 0.0) -
 
 
 async def _park_asleep(self: WorkQueue, claim: Claim, seen: int, *, wait_s: float | None = None) -> bool:
-    rows = await self.database.fetch(select(tickets.c.wake).where(tickets.c.id == claim.ticket_id))
-    return await WorkQueue.park(self, claim, rows[0].wake, wait_s=wait_s)
+    values = {"ticket": claim.ticket_id, "own_fence": claim.fence, "wait_ms": int((wait_s or 0) * 1000), "now": "x"}
+    async with self.database.begin() as c:
+        await c.execute(queue_module._PARK, values)
+    return True
 
 
 async def _reap_the_living(self: WorkQueue) -> int:

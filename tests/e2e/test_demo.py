@@ -25,6 +25,7 @@ pytestmark = [
 ]
 
 SECONDS = 60.0
+MATERIAL = Path(__file__).parents[2] / "examples" / "tasks" / "fix-failing-test" / "repo" / "bills" / "split.py"
 
 
 class Demo(NamedTuple):
@@ -64,11 +65,12 @@ def document(demo: Demo, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_both_acts_end_as_they_should(demo: Demo) -> None:
+def test_all_acts_end_as_they_should(demo: Demo) -> None:
     assert (demo.done.returncode, demo.done.stderr) == (0, "")
-    second, first = document(demo, "tickets", "list")
+    third, second, first = document(demo, "tickets", "list")
     assert (first["status"], first["reason"], first["occurrence_count"] >= 1) == ("resolved", "verified", True)
     assert (second["status"], second["reason"]) == ("escalated", "refuted")
+    assert (third["kind"], third["status"], third["reason"]) == ("task", "resolved", "verified")
     assert left_behind(demo.folder) == []
 
 
@@ -85,11 +87,26 @@ def test_the_verdicts_are_about_the_right_clauses(demo: Demo) -> None:
         assert sandbox.startswith("bubblewrap")
 
 
+def test_the_task_is_refused_twice_before_it_is_verified(demo: Demo) -> None:
+    (session,) = document(demo, "sessions", "list", "--ticket", "3")
+    journal = document(demo, "sessions", "show", session["session_id"])["journal"]
+    verdicts = [entry["body"] for entry in journal if entry["entry_type"] == "verdict"]
+    assert [verdict["kind"] for verdict in verdicts] == ["refuted", "refuted", "verified"]
+    failed = [{c["clause"] for c in verdict["clauses"] if c["state"] == "failed"} for verdict in verdicts]
+    assert failed == [{"checks"}, {"review"}, set()]
+    assert "Attempt 1: the worker said that it was done, and was refused: check 1" in demo.done.stdout
+    assert "Attempt 2: the worker said that it was done, and was refused: the verifier" in demo.done.stdout
+    assert "Attempt 3" not in demo.done.stdout
+    (report,) = (demo.folder / "Operator Sessions").glob("*/attempt-1/REPORT.md")
+    assert "python3 -m unittest -q" in report.read_text()
+    assert (demo.folder / "act-3" / "repo" / "bills" / "split.py").read_bytes() == MATERIAL.read_bytes(), "a copy"
+
+
 def test_it_says_who_worked_and_shows_the_proof(demo: Demo) -> None:
     text = demo.done.stdout
     assert "Engine: scripted. There is no ANTHROPIC_API_KEY" in text
     assert "Engine: scripted, whatever key there is" in text
-    assert text.count("# Closure report: ticket #") == 2
+    assert text.count("# Closure report: ticket #") == 3
     for part in ("durable: FAILED", "no collateral: FAILED", "0 customers", "The journal is intact", "As it should be"):
         assert part.lower() in text.lower()
     assert str(demo.folder) in text
@@ -104,7 +121,7 @@ def test_it_takes_less_than_a_minute(demo: Demo) -> None:
 
 def test_what_remains_can_be_inspected(demo: Demo) -> None:
     assert document(demo, "audit", "verify")["ok"] is True
-    assert "The journal is intact: 2 session(s)" in run_operator("audit", "verify", db=demo.database).stdout
+    assert "The journal is intact: 3 session(s)" in run_operator("audit", "verify", db=demo.database).stdout
     (session,) = document(demo, "sessions", "list", "--ticket", "1")
     shown = run_operator("sessions", "show", session["session_id"], db=demo.database).stdout
     for label in ("[Claude]", "[Tool Call: shell]", "[Result (exit 0)]", "[Verify] restored: proved"):
@@ -129,12 +146,12 @@ def test_a_second_demo_does_not_touch_the_database_of_another(demo: Demo, tmp_pa
     done = run_operator("demo", db=demo.database, cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "holds tickets already" in done.stderr
-    assert len(document(demo, "tickets", "list")) == 2
+    assert len(document(demo, "tickets", "list")) == 3
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_whoever_ends_it_leaves_nothing_running(tmp_path: Path, number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "operator_core", "demo", "--act", "1", "--folder", str(tmp_path / "stage")]
+@pytest.mark.parametrize(("number", "act"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGINT, 3)])
+def test_whoever_ends_it_leaves_nothing_running(tmp_path: Path, number: signal.Signals, act: int) -> None:
+    command = [sys.executable, "-m", "operator_core", "demo", "--act", str(act), "--folder", str(tmp_path / "stage")]
     output = tmp_path / "output"
     with output.open("w") as file:
         child = subprocess.Popen(

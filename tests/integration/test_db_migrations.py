@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import shutil
 import sqlite3
 import sys
@@ -21,14 +22,32 @@ from sqlalchemy import Connection, inspect, text
 from operator_core.db.engine import Database, parse_url
 from operator_core.db.integrity import verify
 from operator_core.db.migrations import alembic_config
-from operator_core.db.schema import SCHEMA_REVISION, metadata
+from operator_core.db.migrations.versions import __file__ as versions
+from operator_core.db.queue import WorkQueue
+from operator_core.db.schema import SCHEMA_REVISION, SCHEMA_SQL, metadata
+from operator_core.db.tickets import TicketDB
 from operator_core.errors import SchemaMismatch
+from operator_core.model.task import TaskSpec
 from operator_core.model.ticket import TicketStatus
 from operator_core.redaction import Redactor
 from tests.support.store import APPEND_ONLY_TRIGGERS, column_of, finish, start_work
 
-RELEASED = ["0001"]
+RELEASED = ["0001", "0002"]
 """Every schema that a release has brought; each must upgrade to the newest. Never take one out."""
+
+FROZEN = {
+    "first_sqlite.sql": "8e3c24aa7ea23e822d3f2bcaacde90e9c92f40b10292414977c30e0db21d2d83",
+    "first_postgresql.sql": "ab96c91cd4e2ae76cbfd0f7253a0844274b979eadf10ddc5a23fc9308236e601",
+}
+"""SHA-256 (hex) of statements that databases out there were made with."""
+
+WORK_OF_0001 = """
+INSERT INTO workers (id, host, pid, started_at, lease_until) VALUES ('w1', 'h', 7, '2026-01-28T00:00:00+00:00', 1);
+INSERT INTO tickets (violation_key, invariant_name, first_seen_at, last_seen_at, message, status, owner, fence, held)
+VALUES ('disk', 'disk', '2026-01-28T00:00:00+00:00', '2026-01-28T00:00:00+00:00', 'full', 'running', 'w1', 3, false);
+INSERT INTO tickets (violation_key, invariant_name, first_seen_at, last_seen_at, message, status)
+VALUES ('cpu', 'cpu', '2026-01-28T00:00:00+00:00', '2026-01-28T00:00:00+00:00', 'hot', 'escalated')
+"""
 
 FRESH_PROCESS = """
 import asyncio, sys
@@ -86,6 +105,57 @@ def test_the_released_list_is_complete() -> None:
     script = ScriptDirectory.from_config(alembic_config())
     assert [r.revision for r in script.walk_revisions()][::-1] == RELEASED
     assert script.get_current_head() == SCHEMA_REVISION
+
+
+async def test_work_in_progress_survives_the_upgrade(store_url: str) -> None:
+    database = Database(parse_url(store_url), Redactor())
+    config = alembic_config()
+
+    def old(connection: Connection) -> None:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        for statement in WORK_OF_0001.split(";\n"):
+            connection.exec_driver_sql(statement)
+
+    async with database.begin() as c:
+        await c.run_sync(old)
+    await database.close()
+    async with Database.open(store_url) as database:
+        tickets, queue = TicketDB(database), WorkQueue(database)
+        hot, full = await tickets.list_tickets()
+        assert (hot.status, full.status, full.owner, full.fence) == ("escalated", "running", "w1", 3)
+        assert {(t.pinned_to, t.cancel_now) for t in (hot, full)} == {(None, False)}
+        # The worker of the old version is dead; one of the new version takes over, and all that is new works.
+        assert await queue.reap() == 1
+        await queue.register("w2", 60, "here")
+        task = await tickets.submit_task(TaskSpec(name="n", prompt="p"), pinned_to="here")
+        assert await queue.queue_busy("here") == 1
+        assert await queue.promote("here") == 1
+        assert {c.ticket_id for c in await queue.claim("w2", 5, "here")} == {full.id, task.id}
+        assert (await tickets.cancel_ticket(full.id or 0, now=True)).cancel_now
+        assert (await verify(database)).ok
+
+
+def test_frozen_statements_stay_frozen() -> None:
+    folder = Path(versions).parent
+    assert {n: hashlib.sha256((folder / n).read_bytes()).hexdigest() for n in FROZEN} == FROZEN
+
+
+async def test_the_sqlite_ddl_is_what_the_migrations_make(tmp_path: Path) -> None:
+    path = tmp_path / "operator.db"
+    async with Database.open(path):
+        pass
+    with closing(sqlite3.connect(path)) as made, closing(sqlite3.connect(":memory:")) as said:
+        said.executescript(SCHEMA_SQL)
+        for table in metadata.tables:
+            look = f"PRAGMA table_info({table})"
+            assert made.execute(look).fetchall() == said.execute(look).fetchall()
+        partial = (
+            "SELECT name, lower(substr(sql, instr(sql, 'WHERE'))) FROM sqlite_master WHERE type = 'index' ORDER BY 1"
+        )
+        where = [dict(c.execute(partial).fetchall()) for c in (made, said)]
+        where[0].pop("sqlite_autoindex_alembic_version_1")
+        assert where[0] == where[1]
 
 
 async def test_a_database_of_a_newer_version_is_refused_and_untouched(store_url: str) -> None:
@@ -151,3 +221,11 @@ async def test_a_failed_migration_leaves_nothing_behind(store_url: str, monkeypa
     assert "half_done" not in await column_of(store_url, f"SELECT {catalog}")
     async with Database.open(store_url) as database:
         assert (await verify(database)).ok
+
+
+async def test_several_new_stores_open_at_once_in_one_process(tmp_path: Path) -> None:
+    async def open_one(number: int) -> bool:
+        async with Database.open(tmp_path / f"{number}.db") as database:
+            return (await verify(database)).ok
+
+    assert await asyncio.gather(*(open_one(number) for number in range(6))) == [True] * 6

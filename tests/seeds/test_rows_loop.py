@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sqlite3
 import threading
 from pathlib import Path
@@ -19,6 +20,7 @@ from operator_core.db.engine import Database
 from operator_core.db.schema import workers
 from operator_core.model.ticket import TicketStatus
 from operator_core.scripted import Call, Reply, ScriptBrain
+from operator_core.work.worker import serve
 from tests.support import wait_until_async
 from tests.support.rig import PROPOSE, command, open_rig, spec_of
 from tests.support.store import finish, start_work
@@ -132,10 +134,22 @@ async def test_a_resolved_ticket_carries_the_agents_summary(tmp_path: Path) -> N
 # ---- how it runs
 
 
-def test_the_defaults_are_the_seeds() -> None:
+def test_the_poll_is_the_seeds_and_sessions_at_once_fit_the_machine() -> None:
     """Rows A-062 and A-075."""
     worker = Settings().worker
-    assert (worker.poll_s, worker.concurrency) == (1.0, 1)
+    assert worker.poll_s == 1.0
+    assert 1 <= worker.concurrency <= 4 * (os.cpu_count() or 1)
+
+
+async def test_the_loop_of_the_seed_works_one_by_one(tmp_path: Path) -> None:
+    """Row A-063: `run_agent_loop` takes one ticket at a time, whatever the configuration says of workers."""
+    log = tmp_path / "log"
+    steps = [Reply(calls=(command(f"echo + >> {log}; sleep 0.3; echo - >> {log}; touch fixed"),)), PROPOSE]
+    async with open_rig(ScriptBrain(steps), tmp_path, worker={"concurrency": 4}) as rig:
+        for name in ("a", "b", "c"):
+            await rig.incident(spec_of(rig.workspace, name))
+        await serve(str(tmp_path / "operator.db"), settings=rig.settings, concurrency=1, until_idle=True)
+    assert log.read_text().split() == ["+", "-"] * 3
 
 
 async def test_an_unforeseen_failure_escalates_its_ticket_and_the_loop_goes_on(tmp_path: Path) -> None:

@@ -16,13 +16,15 @@ from operator_core.config import Settings
 from operator_core.db.audit_log import AuditLogDB
 from operator_core.db.engine import Database
 from operator_core.db.integrity import verify
+from operator_core.db.queue import WorkQueue
 from operator_core.db.tickets import TicketDB
 from operator_core.model.entry import Entry
 from operator_core.model.invariant import CheckSpec, CommandProbe, Invariant, Subject
 from operator_core.model.ticket import InvariantViolation, Ticket
 from operator_core.redaction import Redactor
 from operator_core.scripted import Brain, Call, Reply, ScriptedServer
-from operator_core.work.incident import Conclusion
+from operator_core.work.session import Conclusion, SessionTools
+from operator_core.work.state import StateFolder
 from operator_core.work.worker import Worker
 
 __all__ = ["PROPOSE", "Rig", "command", "open_rig", "propose", "spec_of"]
@@ -102,6 +104,18 @@ class Rig:
         finally:
             await engine.close()
 
+    @asynccontextmanager
+    async def tools(self) -> AsyncIterator[SessionTools]:
+        """What a session is given, for work outside of a worker."""
+        engine = open_engine(self.settings.model)
+        state = StateFolder(self.settings, self.database)
+        try:
+            yield SessionTools(
+                self.settings, self.audit, WorkQueue(self.database), engine, state, clock.Clock(), self.lines.append
+            )
+        finally:
+            await engine.close()
+
     async def work(self, timeout: float = 60.0, **arguments: Any) -> None:
         """Let a worker do everything that is to be done."""
         async with self.worker(**arguments) as worker, asyncio.timeout(timeout):
@@ -156,7 +170,7 @@ async def open_rig(
         defaults: dict[str, dict[str, Any]] = {
             "model": {"engine": "scripted", "base_url": server.base_url, "model": "claude-opus-5-5"},
             "sandbox": {"backend": "none"},
-            "worker": {"lease_s": 10.0, "poll_s": 0.05, "state_dir": folder / "state"},
+            "worker": {"lease_s": 10.0, "poll_s": 0.05, "state_dir": folder / "state", "concurrency": 1},
         }
         defaults["model"]["summaries"] = "deterministic"
         for name, values in sections.items():

@@ -1,4 +1,4 @@
-"""The seed's tables are as the seed says (rows A-033, A-035, A-037, A-038); migrations give what the metadata says."""
+"""The seed's tables are as the seed says (rows A-033, A-035, A-037, A-038)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from sqlalchemy.dialects import postgresql, sqlite
 
-from operator_core.db.migrations.versions import __file__ as versions
-from operator_core.db.schema import SCHEMA_REVISION, SCHEMA_SQL, ddl
+from operator_core.db.schema import SCHEMA_SQL
 from tests.support.store import APPEND_ONLY_TRIGGERS
 
 # name, type, NOT NULL, default, primary key: what PRAGMA table_info gives.
@@ -81,14 +79,3 @@ def test_the_seeds_indexes_and_keys_exist(empty: sqlite3.Connection) -> None:
 def test_the_schema_brings_its_triggers(empty: sqlite3.Connection) -> None:
     names = [row[0] for row in empty.execute("SELECT name FROM sqlite_master WHERE type = 'trigger' ORDER BY name")]
     assert names == sorted(APPEND_ONLY_TRIGGERS)
-
-
-@pytest.mark.parametrize("dialect", [sqlite.dialect(), postgresql.dialect()], ids=["sqlite", "postgresql"])
-def test_the_frozen_statements_of_the_newest_release_are_the_metadata(dialect) -> None:  # type: ignore[no-untyped-def]
-    """While 0001 is the only revision; later, `test_db_migrations.py` alone compares."""
-    from pathlib import Path
-
-    assert SCHEMA_REVISION == "0001", "now only tests/integration/test_db_migrations.py can say this; delete this test"
-    script = Path(versions).with_name(f"first_{dialect.name}.sql").read_text(encoding="utf-8")
-    frozen = [" ".join(s.split()) for s in script.split("\n-- next\n")]
-    assert frozen == [" ".join(s.split()) for s in ddl(dialect)]

@@ -20,6 +20,7 @@
     ├── LimitReached
     ├── MonitorError
     │   └── ProbeFailed
+    ├── SourceError
     └── VerificationError
 
 A class's docstring is its default message. A message is one sentence that a person can act on: what happened,
@@ -43,6 +44,7 @@ __all__ = [
     "SandboxError",
     "SandboxUnavailable",
     "SchemaMismatch",
+    "SourceError",
     "StoreError",
     "StoreFull",
     "StoreReadOnly",
@@ -148,6 +150,10 @@ class MonitorError(OperatorError):
 
 class ProbeFailed(MonitorError):
     """The probe could not look: what it watches is unknown, which is not the same as healthy."""
+
+
+class SourceError(OperatorError):
+    """What the task starts from cannot be had on this machine; give it a repository or folder that is there."""
 
 
 class VerificationError(OperatorError):

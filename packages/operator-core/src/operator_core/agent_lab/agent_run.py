@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from operator_core.agent_lab.budget import Budget
 from operator_core.agent_lab.gateway import Say, ToolGateway
 from operator_core.agent_lab.history import Conversation
+from operator_core.agent_lab.profiles import Profile
 from operator_core.agent_lab.summaries import Summarizer, summarize_text
 from operator_core.agent_lab.toolset import Blocks
 from operator_core.config import ModelSettings
@@ -38,6 +39,7 @@ class AgentRun:
     conversation: Conversation
     gateway: ToolGateway
     budget: Budget
+    profile: Profile
     summarizer: Summarizer | None = None
     say: Say = print
     blocks: Blocks = field(default_factory=Blocks)

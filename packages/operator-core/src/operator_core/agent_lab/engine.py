@@ -14,11 +14,11 @@ from operator_core.text import clip, first_line
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
 
-__all__ = ["Engine", "TruncatedReply", "explain", "open_engine", "retry_after"]
+__all__ = ["Engine", "TruncatedReply", "explain", "open_engine", "retry_after", "unused_engine"]
 
 
 class Engine(Protocol):
-    """What drives the model; the second one (Claude Code) comes with its own issue."""
+    """The model service. Tasks may be driven by the Claude Code CLI instead of our loop, through the same service."""
 
     name: str
     client: AsyncAnthropic
@@ -70,6 +70,11 @@ def open_engine(settings: ModelSettings, environ: Mapping[str, str] | None = Non
             "or try Operator without one with `operator demo`."
         )
     return AnthropicEngine(settings, key)
+
+
+def unused_engine(settings: ModelSettings) -> Engine:
+    """An engine for work that calls no model; a call with it is refused by the service."""
+    return AnthropicEngine(settings, "unused")
 
 
 def explain(error: BaseException, settings: ModelSettings) -> tuple[ModelError, bool]:

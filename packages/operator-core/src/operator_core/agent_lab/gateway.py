@@ -20,15 +20,18 @@ from operator_core.db.audit_log import Journal
 from operator_core.errors import OperatorError
 from operator_core.failpoints import reach
 from operator_core.model.entry import Draft, EntryKind
-from operator_core.model.outcome import Outcome, OutcomeKind
+from operator_core.model.outcome import Outcome
 from operator_core.sandbox.protocol import ExecResult, Sandbox, Stream
 from operator_core.text import clip, printable
 
-__all__ = ["Recovered", "ToolGateway", "ToolRefused"]
+__all__ = ["Recovered", "ToolGateway", "ToolRefused", "outcome_draft", "text_of"]
 
 _INLINE = 64 * 1024
 _INTERRUPTED = "interrupted; outcome unknown, check before repeating"
 _NOT_EXECUTED = "interrupted before it was started: this command was not executed"
+
+_TELLING = ("command", "summary", "reason", "feedback", "results")
+"""Arguments that say what a call is about."""
 
 Say = Callable[[str], None]
 
@@ -83,6 +86,7 @@ class ToolGateway:
         self.conversation = conversation
         self.failure: OperatorError | None = None
         self.mail = False
+        self.hears = True
         self.on_entry: Callable[[int, str], None] = lambda entry_id, text: None
         # Before anything is shortened: half of a secret is not recognised any more.
         self.clean: Callable[[str], str] = journal.audit.database.redactor.text
@@ -118,17 +122,19 @@ class ToolGateway:
         await self._finish(tool_use_id, "shell", output)
         return output.shown
 
-    async def propose_resolution(self, tool_use_id: str, arguments: dict[str, Any]) -> str:
-        """The agent says that the cause is repaired."""
-        summary = _text(arguments, "summary")
-        outcome = Outcome(OutcomeKind.PROPOSED, summary)
-        return await self._end(tool_use_id, "propose_resolution", outcome, "Noted. The platform now looks for itself.")
-
-    async def give_up(self, tool_use_id: str, arguments: dict[str, Any]) -> str:
-        """The agent hands the ticket to a person."""
-        reason = _text(arguments, "reason")
-        outcome = Outcome(OutcomeKind.GAVE_UP, reason)
-        return await self._end(tool_use_id, "give_up", outcome, "Noted. The ticket goes to a person.")
+    async def end(self, tool_use_id: str, name: str, outcome: Outcome, said: str) -> str:
+        """An outcome tool was called: its answer and the outcome are written in one step."""
+        result = Draft(
+            EntryKind.TOOL_RESULT,
+            said,
+            said,
+            tool_name=name,
+            tool_use_id=tool_use_id,
+            exit_code=0,
+            body={"type": "tool_result", "tool_use_id": tool_use_id, "content": said},
+        )
+        await self.record(result, outcome_draft(outcome, self.clean))
+        return said
 
     # ---- the journal's side
 
@@ -154,7 +160,9 @@ class ToolGateway:
     def intent(self, block: dict[str, Any]) -> Draft:
         """The entry that says what is about to be done; written together with the reply that asks for it."""
         arguments = block["input"] if isinstance(block["input"], dict) else {"input": block["input"]}
-        what = arguments.get("command") or arguments.get("summary") or arguments.get("reason") or ""
+        what = next(
+            (arguments[k] for k in ("command", "summary", "reason", "feedback", "results") if arguments.get(k)), ""
+        )
         return Draft(
             EntryKind.TOOL_CALL,
             f"{block['name']}: {clip(printable(self.clean(str(what))), 60)}",
@@ -179,9 +187,10 @@ class ToolGateway:
 
     async def notes(self) -> list[str]:
         """What people said meanwhile; each message is journaled once and goes to the model with the next request."""
-        if not self.mail or self.journal.claim is None:
+        if not (self.mail and self.hears) or self.journal.claim is None:
             return []
         self.mail = False
+        self.hears = True
         return await _unbroken(self._drain())
 
     async def _drain(self) -> list[str]:
@@ -263,29 +272,21 @@ class ToolGateway:
             f"{output.shown['stdout']}\n{output.shown['stderr']}\nexit code {code}".strip(),
         )
 
-    async def _end(self, tool_use_id: str, name: str, outcome: Outcome, said: str) -> str:
-        result = Draft(
-            EntryKind.TOOL_RESULT,
-            said,
-            said,
-            tool_name=name,
-            tool_use_id=tool_use_id,
-            exit_code=0,
-            body={"type": "tool_result", "tool_use_id": tool_use_id, "content": said},
-        )
-        end = Draft(
-            EntryKind.OUTCOME,
-            f"{outcome.kind}: {clip(printable(self.clean(outcome.summary)), 200)}",
-            outcome.summary,
-            meta={"outcome": outcome.kind.value},
-        )
-        await self.record(result, end)
-        return said
-
     async def _journal_result(self, draft: Draft, text: str = "") -> None:
         (entry_id,) = await self.record(draft)
         if text:
             self.on_entry(entry_id, text)
+
+
+def outcome_draft(outcome: Outcome, clean: Callable[[str], str]) -> Draft:
+    """The entry that ends a conversation; ``clean`` takes secrets out before anything is shortened."""
+    return Draft(
+        EntryKind.OUTCOME,
+        f"{outcome.kind}: {clip(printable(clean(outcome.summary)), 200)}",
+        outcome.summary,
+        body=outcome.body,
+        meta={"outcome": outcome.kind.value},
+    )
 
 
 async def _unbroken(work: Coroutine[Any, Any, T]) -> T:
@@ -328,7 +329,7 @@ def _whole(stream: Stream) -> str:
 
 
 def _shell_arguments(arguments: dict[str, Any], default_timeout: float) -> tuple[str, str, float]:
-    command, reasoning = _text(arguments, "command"), _text(arguments, "reasoning")
+    command, reasoning = text_of(arguments, "command"), text_of(arguments, "reasoning")
     timeout = arguments.get("timeout", default_timeout)
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
         raise ToolRefused("`timeout` must be a number of seconds above 0.")
@@ -344,7 +345,12 @@ def _shell_arguments(arguments: dict[str, Any], default_timeout: float) -> tuple
     return command, reasoning, float(timeout)
 
 
-def _text(arguments: dict[str, Any], name: str) -> str:
+def text_of(arguments: dict[str, Any], name: str) -> str:
+    """A required text argument of a tool.
+
+    Raises:
+        ToolRefused: It is missing, empty or no text.
+    """
     value = arguments.get(name)
     if not isinstance(value, str) or not value.strip():
         raise ToolRefused(f"`{name}` is required and must be a text that is not empty.")

@@ -76,8 +76,10 @@ class Conversation:
             self.open_calls = [b for b in self.open_calls if b["id"] != body["tool_use_id"]]
         elif kind == EntryKind.NOTE and text:
             self._answer.append({"type": "text", "text": text})
+            if self.outcome is not None and self.outcome.kind is OutcomeKind.BLOCKED:
+                self.outcome, self.nudges = None, 0  # a person answered: the same conversation goes on
         elif kind == EntryKind.OUTCOME:
-            self.outcome = Outcome(OutcomeKind(meta["outcome"]), text or "")
+            self.outcome = Outcome(OutcomeKind(meta["outcome"]), text or "", body)
 
     def ready(self) -> list[Any]:
         """The messages for the next request; all calls must be answered."""
@@ -97,6 +99,16 @@ class Conversation:
     def _append(self, message: dict[str, Any]) -> None:
         self.messages.append(message)
         self.size += len(json.dumps(message, ensure_ascii=False))
+
+    @property
+    def last_text(self) -> str:
+        """What the model said last, without its calls; empty if the last message is not its own."""
+        if not self.messages or self.messages[-1]["role"] != "assistant":
+            return ""
+        content = self.messages[-1]["content"]
+        if isinstance(content, str):
+            return content
+        return "\n".join(b["text"] for b in content if b.get("type") == "text")
 
     @property
     def answering(self) -> bool:

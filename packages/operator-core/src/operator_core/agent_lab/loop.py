@@ -17,14 +17,13 @@ from typing import Any
 from operator_core import clock
 from operator_core.agent_lab.agent_run import AgentRun, Stopping, ticket_text
 from operator_core.agent_lab.engine import TruncatedReply, explain, retry_after
-from operator_core.agent_lab.prompts import NUDGE
 from operator_core.agent_lab.toolset import make_tools, run_tools
 from operator_core.errors import LimitReached, OperatorError, UnknownPrice
 from operator_core.model.entry import Draft, EntryKind
 from operator_core.model.outcome import Outcome, OutcomeKind
 from operator_core.model.ticket import Ticket
 
-__all__ = ["process_ticket", "run_agent_loop"]
+__all__ = ["converse", "process_ticket", "run_agent_loop"]
 
 _CUT_OFF = "not executed: your reply was cut off by the length limit; make the call again, shorter"
 _NOT_ASKED = "not executed: your turn ended without waiting for this call; make it again"
@@ -33,7 +32,12 @@ _LONGEST_PAUSE_S = 60.0
 
 
 async def process_ticket(run: AgentRun, ticket: Ticket) -> Outcome:
-    """Work on a ticket until the agent says how it ends, or a limit does.
+    """Work on a ticket; see :func:`converse`."""
+    return await converse(run, ticket_text(ticket))
+
+
+async def converse(run: AgentRun, opening: str) -> Outcome:
+    """Hold a conversation until the agent says how it ends, or a limit does.
 
     Called again after a crash it goes on where the journal ends; what was interrupted is answered first.
 
@@ -47,7 +51,7 @@ async def process_ticket(run: AgentRun, ticket: Ticket) -> Outcome:
     try:
         async with asyncio.timeout(None if run.budget.seconds_left() == float("inf") else run.budget.seconds_left()):
             if not conversation.messages:
-                await run.tell(ticket_text(ticket))
+                await run.tell(opening)
             await run.gateway.recover()
             if conversation.unanswered:  # interrupted before anybody reacted to the last reply
                 ended = await _after(run, conversation.stop_reason, "")
@@ -90,7 +94,7 @@ async def _drive(run: AgentRun) -> tuple[str | None, str]:
     """Let the runner take turns; returns the last stop reason and what was said."""
     if run.stopping.is_set():
         raise Stopping
-    conversation, tools = run.conversation, make_tools(run.gateway, run.blocks)
+    conversation, tools = run.conversation, make_tools(run.gateway, run.blocks, run.profile)
     run.budget.reserve(conversation.size + len(run.system))
     runner = run.client.beta.messages.tool_runner(
         model=run.model.model,
@@ -121,7 +125,7 @@ async def _turns(run: AgentRun, runner: Any) -> tuple[str | None, str]:
         run.blocks.expect(blocks)
         await run.reply(message)
         if stop == "tool_use":
-            answers = await run_tools(runner, blocks)
+            answers = await run_tools(runner, blocks, run.profile)
             if run.gateway.failure is not None:
                 raise run.gateway.failure
             for answer in answers["content"] if answers else []:
@@ -153,9 +157,11 @@ async def _after(run: AgentRun, reason: str | None, detail: str) -> Outcome | No
         return None
     if reason in ("end_turn", "stop_sequence", "tool_use"):  # `tool_use` without a call asks for nothing
         await _refuse_calls(run, _NOT_ASKED)
+        if (status := run.profile.ending(run.conversation.last_text)) is not None:
+            return status
         if run.conversation.nudges:
-            return Outcome(OutcomeKind.NO_OUTCOME, "The agent stopped twice without saying how the ticket ends.")
-        await run.tell(NUDGE, nudge=True)
+            return run.profile.silent
+        await run.tell(run.profile.nudge, nudge=True)
         return None
     said = f": {detail}" if detail else ""
     return Outcome(OutcomeKind.REFUSED, f"Session ended with stop_reason: {reason}{said}")
@@ -167,7 +173,7 @@ async def _refuse_calls(run: AgentRun, why: str) -> None:
 
 
 def run_agent_loop(db_path: Path | str, audit_dir: Path | None = None) -> None:
-    """Work on open tickets until interrupted; blocks (row A-061).
+    """Work on open tickets, one by one, until interrupted; blocks (rows A-061, A-063).
 
     Args:
         db_path: The store.
@@ -175,4 +181,4 @@ def run_agent_loop(db_path: Path | str, audit_dir: Path | None = None) -> None:
     """
     from operator_core.work.worker import serve  # the seed's entry point lives here, the worker one floor up
 
-    asyncio.run(serve(str(db_path), audit_dir=audit_dir))
+    asyncio.run(serve(str(db_path), audit_dir=audit_dir, concurrency=1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["HAIKU_SUMMARIZE_PROMPT", "NUDGE", "SYSTEM_PROMPT", "system_prompt"]
+__all__ = ["HAIKU_SUMMARIZE_PROMPT", "NUDGE", "STATUS_NUDGE", "SYSTEM_PROMPT", "system_prompt"]
 
 SYSTEM_PROMPT = """\
 You are an SRE operator responsible for diagnosing and fixing infrastructure issues.
@@ -32,6 +32,13 @@ HAIKU_SUMMARIZE_PROMPT = "Summarize this in 1-2 concise sentences, capturing the
 NUDGE = (
     "You ended your turn without saying how this ticket ends. Call `propose_resolution` if the cause is repaired, or "
     "`give_up` with the reason if it is not. If there is more to do, go on."
+)
+
+
+STATUS_NUDGE = (
+    "You ended your turn without saying how the task stands. End your reply with exactly `STATUS: done` or "
+    "`STATUS: blocked - <reason>` as its last line, or call `report_done` or `report_blocked`. If there is more to do, "
+    "go on."
 )
 
 

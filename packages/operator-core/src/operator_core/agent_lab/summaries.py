@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from operator_core.agent_lab.prompts import HAIKU_SUMMARIZE_PROMPT
+from operator_core.model.usage import Usage
 from operator_core.text import clip, first_line, printable
 
 if TYPE_CHECKING:
@@ -77,6 +78,9 @@ class Summarizer:
         ask: Summarizes one text, or raises.
         store: Replaces the summary of an entry (row id, text).
         allowed: Asked before each call; False when the ticket's budget leaves no room for it.
+
+    Attributes:
+        used: What its calls cost; kept by ``ask``.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class Summarizer:
         store: Callable[[int, str], Awaitable[None]],
         allowed: Callable[[], bool] = lambda: True,
     ) -> None:
+        self.used = Usage()
         self._ask, self._store, self._allowed = ask, store, allowed
         self._queue: asyncio.Queue[tuple[int, str]] = asyncio.Queue(maxsize=1000)
         self._task: asyncio.Task[None] | None = None

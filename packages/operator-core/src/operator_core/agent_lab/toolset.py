@@ -12,14 +12,13 @@ from anthropic import beta_async_tool
 from anthropic.lib.tools import BetaAsyncFunctionTool, ToolError
 
 from operator_core.agent_lab.gateway import ToolGateway, ToolRefused
+from operator_core.agent_lab.profiles import ONLY_A_SCHEMA, OutcomeTool, Profile
 from operator_core.errors import OperatorError
 
-__all__ = ["Blocks", "JournaledTool", "make_tools", "run_tools", "tool_names"]
+__all__ = ["Blocks", "JournaledTool", "make_tools", "run_tools"]
 
 # The runner logs a traceback for every exception of a tool; ours are journaled and told to the model already.
 logging.getLogger("anthropic.lib.tools").setLevel(logging.CRITICAL)
-
-_ONLY_A_SCHEMA = "the schema is made from this signature; calls go through the gateway"
 
 
 @beta_async_tool
@@ -35,27 +34,7 @@ async def shell(command: str, reasoning: str, timeout: float = 120.0) -> str:
         reasoning: Why you run it; goes into the audit.
         timeout: Seconds after which it is stopped.
     """
-    raise AssertionError(_ONLY_A_SCHEMA)
-
-
-@beta_async_tool
-async def propose_resolution(summary: str) -> str:
-    """Say that the cause is repaired. Your work on the ticket ends here and the platform looks for itself.
-
-    Args:
-        summary: The cause, what you changed, and what you observed afterwards.
-    """
-    raise AssertionError(_ONLY_A_SCHEMA)
-
-
-@beta_async_tool
-async def give_up(reason: str) -> str:
-    """Hand the ticket to a person, because you cannot or must not repair it, or because nothing is wrong.
-
-    Args:
-        reason: What you found, and what a person needs to know or decide.
-    """
-    raise AssertionError(_ONLY_A_SCHEMA)
+    raise AssertionError(ONLY_A_SCHEMA)
 
 
 class JournaledTool(BetaAsyncFunctionTool[Any]):
@@ -110,35 +89,32 @@ class Blocks:
         raise ToolRefused("This call does not belong to the present reply.")
 
 
-def make_tools(gateway: ToolGateway, blocks: Blocks) -> list[JournaledTool]:
-    """The tools of the ``operator`` profile."""
+def make_tools(gateway: ToolGateway, blocks: Blocks, profile: Profile) -> list[JournaledTool]:
+    """The tools of a profile."""
 
     def fail(error: OperatorError) -> None:
         gateway.failure = error
 
+    def ending(tool: OutcomeTool) -> Callable[[str, dict[str, Any]], Awaitable[Any]]:
+        async def run(tool_use_id: str, arguments: dict[str, Any]) -> str:
+            return await gateway.end(tool_use_id, tool.schema.name, await tool.read(arguments), tool.said)
+
+        return run
+
     return [
-        JournaledTool(schema, run, blocks.id_of, fail)
-        for schema, run in (
-            (shell, gateway.shell),
-            (propose_resolution, gateway.propose_resolution),
-            (give_up, gateway.give_up),
-        )
+        JournaledTool(shell, gateway.shell, blocks.id_of, fail),
+        *(JournaledTool(tool.schema, ending(tool), blocks.id_of, fail) for tool in profile.endings),
     ]
 
 
-async def run_tools(runner: Any, blocks: Sequence[Any]) -> dict[str, Any] | None:
+async def run_tools(runner: Any, blocks: Sequence[Any], profile: Profile) -> dict[str, Any] | None:
     """Run the calls of the present reply, once and in order; the user message that the runner sends next.
 
     A result may be edited in place, and a block may be appended: the runner sends this very object.
     """
-    if {block.name for block in blocks} <= set(tool_names()):
+    if {block.name for block in blocks} <= set(profile.tools):
         return cast("dict[str, Any] | None", await runner.generate_tool_call_response())
     with warnings.catch_warnings():
         # The runner warns its developer about a tool that the model made up; the model is told in the result.
         warnings.simplefilter("ignore", UserWarning)
         return cast("dict[str, Any] | None", await runner.generate_tool_call_response())
-
-
-def tool_names() -> tuple[str, ...]:
-    """Names of the tools of the ``operator`` profile, in order."""
-    return (shell.name, propose_resolution.name, give_up.name)

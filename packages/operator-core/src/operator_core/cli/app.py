@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from operator_core import __version__
-from operator_core.cli import audit, doctor, play, running, sessions, setup, tickets
+from operator_core.cli import audit, doctor, people, play, running, sessions, setup, submit, tickets, verify
 from operator_core.cli.context import Invocation
 from operator_core.errors import ConfigError
 
@@ -51,6 +51,11 @@ app.command("init")(setup.init)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(play.demo)
 app.command("up")(running.up)
+app.command("submit")(submit.submit)
+app.command("reply")(people.reply)
+app.command("steer")(people.steer)
+app.command("cancel")(tickets.cancel)
+app.command("verify")(verify.verify)
 app.add_typer(running.monitor_app, name="monitor")
 app.add_typer(running.worker_app, name="worker")
 app.add_typer(running.agent_app, name="agent")

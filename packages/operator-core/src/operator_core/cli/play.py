@@ -1,4 +1,4 @@
-"""``operator demo``: a real service breaks, its repair is proved, and a wrong repair is refuted."""
+"""``operator demo``: a real service breaks and its repair is proved or refuted; a task is done and verified."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _HOME = ".operator"
 
 def demo(
     context: typer.Context,
-    act: Annotated[int | None, typer.Option("--act", min=1, max=2, help="Only this act.")] = None,
+    act: Annotated[int | None, typer.Option("--act", min=1, max=3, help="Only this act.")] = None,
     folder: Annotated[
         Path | None, typer.Option("--folder", help="A new folder for everything (default: one in .operator here).")
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Break a service; see a repair proved and a wrong one refuted.
+    """Break a service; see a repair proved, a wrong one refuted, and a task done only when it is.
 
     Works without an API key: a scripted engine then stands in for the model, and says so. The database and the
     workspaces stay where the last lines say; --db puts the database elsewhere.
@@ -43,7 +43,7 @@ def demo(
     settings = given.settings
     root = _new_folder(folder)
     try:
-        played = run(play((act,) if act else (1, 2), root, given.db, settings, out))
+        played = run(play((act,) if act else (1, 2, 3), root, given.db, settings, out))
     finally:
         out.working(None)
     if as_json:

@@ -1,4 +1,4 @@
-"""``operator tickets``: look at tickets, open them by hand, and decide about them."""
+"""``operator tickets``: look at tickets, open them by hand, and decide about them; also ``operator cancel``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from operator_core.cli.context import AsJson, invocation, open_store, run
-from operator_core.cli.output import Output, seconds
+from operator_core.cli.output import Output, plain, seconds
 from operator_core.errors import ConfigError
 from operator_core.model.ticket import Ticket, TicketKind, TicketStatus
 
@@ -45,20 +45,20 @@ def list_(
     if as_json:
         out.json([ticket.to_dict() for ticket in found])
         return
-    rows = [
-        (t.id, _state(t), t.severity, t.invariant_name, t.occurrence_count, t.last_seen_at, t.message) for t in found
-    ]
-    out.table(("id", "state", "severity", "name", "seen", "last seen", "message"), rows, empty="There are no tickets.")
+    rows = [(t.id, _state(t), _kind(t), t.invariant_name, t.occurrence_count, t.last_seen_at, _about(t)) for t in found]
+    out.table(("id", "state", "kind", "name", "seen", "last seen", "about"), rows, empty="There are no tickets.")
 
 
 @app.command()
 def show(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False) -> None:
     """Show one ticket.
 
-    That is: what is wrong, what is checked, its sessions and everything that happened to it.
+    That is: the closure report of its newest session, if there is one; then what it is about, what is checked, its
+    sessions and everything that happened to it.
     """
 
     async def work() -> dict[str, Any]:
+        from operator_core.cli.closing import closing_of
         from operator_core.db.audit_log import AuditLogDB
         from operator_core.db.ledger import ticket_history
         from operator_core.db.tickets import TicketDB
@@ -67,8 +67,10 @@ def show(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False) -
             ticket = await TicketDB(database).get_ticket(ticket_id)
             sessions = await AuditLogDB(database).sessions(ticket_id=ticket_id)
             history = await ticket_history(database, ticket_id)
+            closing = await closing_of(database, ticket_id)
         return {
             **ticket.to_dict(),
+            "closing": closing._asdict() if closing else None,
             "sessions": [session._asdict() for session in sessions],
             "history": [{"seq": row.seq, "at": row.at, "kind": row.kind, **row.body} for row in history],
         }
@@ -78,6 +80,9 @@ def show(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False) -
     if as_json:
         out.json(data)
         return
+    closing = data["closing"] or {}
+    if closing.get("markdown"):
+        out.line(plain(closing["markdown"]))
     _show(out, data)
     if data["session_id"] is not None:
         out.line()
@@ -125,14 +130,19 @@ def open_(
 
 
 @app.command()
-def cancel(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False) -> None:
-    """Cancel a ticket and stop its session.
+def cancel(
+    context: typer.Context,
+    ticket_id: TicketId,
+    now: Annotated[bool, typer.Option("--now", help="Do not wait for a good moment: kill what it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel a ticket and stop its session; it wins over any late result.
 
-    It wins over any late result.
+    The session of a task ends between two of its phases, unless you say --now; that of an incident ends at once.
     """
-    ticket = _change(context, lambda db: db.cancel_ticket(ticket_id))
-    asked = ticket.status is TicketStatus.RUNNING
-    _done(ticket, "is asked to stop" if asked else "is canceled", as_json)
+    ticket = _change(context, lambda db: db.cancel_ticket(ticket_id, now=now))
+    asked = "is stopped now" if now else f"is asked to stop; `operator cancel {ticket_id} --now` does not wait"
+    _done(ticket, asked if ticket.status is TicketStatus.RUNNING else "is canceled", as_json)
 
 
 @app.command()
@@ -204,32 +214,74 @@ def _check_of(settings: Settings, subject: str | None, invariant: str | None) ->
 
 
 def _state(ticket: Ticket) -> str:
-    state = f"{ticket.status.value}: {ticket.reason}" if ticket.reason else ticket.status.value
+    state = ticket.status.value
+    if ticket.reason and ticket.reason != state:
+        state += f": {ticket.reason}"
     notes = [word for word, there in (("held", ticket.held), ("flapping", ticket.flapping)) if there]
+    if ticket.pinned_to:
+        notes.append(f"on {ticket.pinned_to}")
     return f"{state} ({', '.join(notes)})" if notes else state
 
 
+def _kind(ticket: Ticket) -> str:
+    return "task" if ticket.kind is TicketKind.TASK else ticket.severity
+
+
+def _about(ticket: Ticket) -> str:
+    """What an incident says; of a task, whose name says that already, how it is judged."""
+    if ticket.kind is not TicketKind.TASK:
+        return ticket.message
+    spec = ticket.check_spec or {}
+    checks = [check["command"] for check in spec.get("checks", ())]
+    place = (spec.get("source") or {}).get("location")
+    return " · ".join([*([f"in {place}"] if place else []), *checks]) or "no check"
+
+
+def _task_fields(spec: dict[str, Any]) -> dict[str, object]:
+    source = spec["source"]
+    at = " at ".join(part for part in (source["ref"], (source["commit"] or "")[:12]) if part)
+    limit = spec["budget_usd"]
+    begins = f"{source['kind']} {source['location']} {at}".rstrip()
+    return {
+        "begins with": "nothing" if source["kind"] == "none" else begins,
+        "checks": "\n".join(check["command"] for check in spec["checks"]) or "none: only a verifier agent judges it",
+        "check files": "\n".join(f"{file['path']} ({file['sha256'][:12]})" for file in spec["check_files"]),
+        "may change": "\n".join(spec["allow_change"]),
+        "engine": f"{spec['engine']}, model {spec['model']}" if spec["model"] else spec["engine"],
+        "budget": f"{limit:g} USD" if limit else None,
+        "iterations": f"at most {spec['max_iterations']}",
+        "profile": spec["profile"],
+        "network": spec["network"],
+    }
+
+
+def _check_field(check: dict[str, Any] | None) -> str:
+    return f"{check['subject']['name']} / {check['invariant']['name']}" if check else "none: nothing can be proved"
+
+
 def _show(out: Output, data: dict[str, Any]) -> None:
-    check = data["check_spec"]
+    check, task = data["check_spec"], data["kind"] == TicketKind.TASK.value
+    closing = data["closing"] or {}
     out.line(f"# Ticket #{data['id']}: {data['invariant_name']}")
     out.fields(
         {
             "state": f"{data['status']}: {data['reason']}" if data["reason"] else data["status"],
             "held": "yes" if data["held"] else None,
             "flapping": "yes" if data["flapping"] else None,
-            "severity": data["severity"],
+            "severity": None if task else data["severity"],
             "kind": data["kind"],
-            "message": data["message"],
-            "first seen": seconds(data["first_seen_at"]),
-            "last seen": f"{seconds(data['last_seen_at'])} ({data['occurrence_count']} times)",
+            "pinned to": data["pinned_to"],
+            "prompt" if task else "message": data["message"],
+            "asks": closing.get("question") if data["status"] == TicketStatus.WAITING_FOR_INPUT else None,
+            "submitted" if task else "first seen": seconds(data["first_seen_at"]),
+            "last seen": None if task else f"{seconds(data['last_seen_at'])} ({data['occurrence_count']} times)",
             "diagnosis": data["diagnosis"],
             "resolved": seconds(data["resolved_at"]),
             "watched until": seconds(data["watch_until"]),
             "reopened from": data["reopened_from"],
-            "check": f"{check['subject']['name']} / {check['invariant']['name']}"
-            if check
-            else "none: nothing can be proved",
+            **(_task_fields(check) if task and check else {"check": _check_field(check)}),
             "check hash": data["check_hash"],
+            "session folder": closing.get("folder"),
         }
     )
     out.line()

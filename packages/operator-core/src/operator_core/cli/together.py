@@ -15,7 +15,7 @@ from operator_core.monitor.build import build_loops
 from operator_core.monitor.loop import MonitorLoop
 from operator_core.monitor.recheck import Recheck
 from operator_core.monitor.report import CycleReport
-from operator_core.work.incident import Conclusion
+from operator_core.work.session import Conclusion
 from operator_core.work.worker import Worker
 
 __all__ = ["monitor_lines", "serve_together", "until_signal", "watch"]

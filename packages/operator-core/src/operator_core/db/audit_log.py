@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
@@ -246,9 +246,14 @@ class AuditLogDB(StoreClient):
         )
         return [{**row._mapping, "tool_params": _load(row.tool_params)} for row in rows]
 
-    async def entries(self, session_id: str, *, after: int = -1) -> list[Entry]:
-        """The journal of a session from the entry behind ``after`` (a sequence number) on."""
-        return [_entry(r) for r in await self.database.fetch(_ENTRIES, session=session_id, after=after)]
+    async def entries(self, session_id: str, *, after: int = -1, kinds: Collection[str] | None = None) -> list[Entry]:
+        """The journal of a session from the entry behind ``after`` (a sequence number) on.
+
+        Args:
+            kinds: Only entries of these kinds; None: all.
+        """
+        statement = _ENTRIES if kinds is None else _ENTRIES.where(agent_log_entries.c.entry_type.in_(kinds))
+        return [_entry(r) for r in await self.database.fetch(statement, session=session_id, after=after)]
 
     async def session(self, session_id: str) -> SessionInfo:
         """One session.

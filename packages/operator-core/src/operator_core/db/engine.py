@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Engine, Executable, create_engine, event, text
 from sqlalchemy.engine import URL, Row, make_url
@@ -245,7 +246,9 @@ class Database:
                 f"{self.name} has no Operator tables; check --db, or create them with `operator init`."
             )
         if revision != SCHEMA_REVISION:
-            async with self._rw.begin() as connection:
+            # Alembic keeps its place in globals, and another store of this process may be at it too.
+            one_by_one = _UPGRADES.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+            async with one_by_one, self._rw.begin() as connection:
                 await connection.run_sync(upgrade)
 
     def _sqlite_engine(self, size: int, *, writes: bool) -> AsyncEngine:
@@ -254,6 +257,9 @@ class Database:
         )
         _tune(engine.sync_engine, writes=writes)
         return engine
+
+
+_UPGRADES: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
 def _tune(engine: Engine, *, writes: bool) -> None:

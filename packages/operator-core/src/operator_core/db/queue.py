@@ -11,11 +11,12 @@ import json
 import os
 import socket
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Integer, Text, and_, bindparam, case, delete, func, insert, select, update
+from sqlalchemy import CTE, BigInteger, Integer, Text, and_, bindparam, case, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from operator_core import clock
 from operator_core.db import ledger
@@ -26,7 +27,7 @@ from operator_core.errors import Fenced
 from operator_core.model.monitor import MONITOR_BLIND
 from operator_core.model.ticket import Reason, Ticket, TicketStatus, check_transition
 
-__all__ = ["Claim", "Message", "WorkQueue"]
+__all__ = ["Claim", "LivingWorker", "Message", "Owned", "WorkQueue"]
 
 _NOW = db_now_ms()
 _FOREVER_MS = 2**53
@@ -54,6 +55,29 @@ class Claim(NamedTuple):
         return self.ticket.id
 
 
+class Owned(NamedTuple):
+    """What the store says of a ticket that a worker has.
+
+    Attributes:
+        cancel: A person canceled it: stop at the next checkpoint.
+        now: ... and does not want to wait for one: kill everything at once.
+        wake: The message counter; it moves with every message.
+    """
+
+    cancel: bool
+    now: bool
+    wake: int
+
+
+class LivingWorker(NamedTuple):
+    """A worker whose lease has not run out."""
+
+    id: str
+    name: str
+    host: str
+    pid: int
+
+
 class _Move(NamedTuple):
     """One transition: from which state to which, why, and who did it."""
 
@@ -76,17 +100,18 @@ _mine = and_(
     tickets.c.status == "running",
 )
 _candidate = tickets.alias("candidate")
-_ready = and_(
-    _candidate.c.status == "open",
-    _candidate.c.held.is_(False),
-    _candidate.c.run_at <= _NOW,
+_own_name = bindparam("own_name", type_=Text)
+_ready = and_(_candidate.c.status == "open", _candidate.c.held.is_(False), _candidate.c.run_at <= _NOW)
+_claimable = and_(
+    _ready,
+    or_(_candidate.c.pinned_to.is_(None), _candidate.c.pinned_to == _own_name),
     # A monitor that cannot see is for a person to mend: nothing could prove an agent's repair of it.
     _candidate.c.invariant_name != MONITOR_BLIND,
 )
-_ANY_READY = select(_candidate.c.id).where(_ready).limit(1)
+_ANY_READY = select(_candidate.c.id).where(_claimable).limit(1)
 _pick = (
     select(_candidate.c.id)
-    .where(_ready)
+    .where(_claimable)
     .order_by(_candidate.c.priority.desc(), _candidate.c.id)
     .limit(bindparam("n", type_=Integer))
     .with_for_update(skip_locked=True)
@@ -104,6 +129,45 @@ _CLAIM = (
     )
     .returning(tickets)
 )
+_is_promoted = and_(_ready, _candidate.c.pinned_to == _own_name, _candidate.c.reason == Reason.PROMOTED.value)
+_overdue = and_(
+    _ready,
+    _candidate.c.pinned_to == _own_name,
+    # What was promoted once waits for its claim: it never goes back and forth.
+    or_(_candidate.c.reason.is_(None), _candidate.c.reason != Reason.PROMOTED.value),
+)
+_queued = and_(_candidate.c.status == "queued", _candidate.c.held.is_(False), _candidate.c.pinned_to == _own_name)
+_ANY_OVERDUE = select(_candidate.c.id).where(_overdue).limit(1)
+_ANY_QUEUED = select(_candidate.c.id).where(_queued).limit(1)
+_COUNT_PROMOTED = select(func.count()).select_from(_candidate).where(_is_promoted)
+_busy_pick = select(_candidate.c.id).where(_overdue).with_for_update(skip_locked=True).cte("pick")
+# Nothing locked is passed over here: it must be exactly the oldest.
+_next_pick = (
+    select(_candidate.c.id)
+    .where(_queued)
+    .order_by(_candidate.c.priority.desc(), _candidate.c.id)
+    .limit(bindparam("n", type_=Integer))
+    .with_for_update()
+    .cte("pick")
+)
+
+
+def _shift(pick: CTE, status: TicketStatus, reason: Reason) -> ReturningUpdate[Any]:
+    return (
+        update(tickets)
+        .where(tickets.c.id.in_(select(pick.c.id)))
+        .values(status=status.value, reason=reason.value, updated_at=bindparam("now", type_=Text))
+        .returning(tickets.c.id, tickets.c.session_id)
+    )
+
+
+_QUEUE_BUSY = _shift(_busy_pick, TicketStatus.QUEUED, Reason.QUEUED)
+_PROMOTE = _shift(_next_pick, TicketStatus.OPEN, Reason.PROMOTED)
+_LIVING = (
+    select(workers.c.id, workers.c.name, workers.c.host, workers.c.pid)
+    .where(workers.c.lease_until >= _NOW)
+    .order_by(workers.c.started_at, workers.c.id)
+)
 _REGISTER = insert(workers).values(lease_until=_NOW + bindparam("ttl", type_=BigInteger))
 _BEAT = (
     update(workers)
@@ -111,9 +175,10 @@ _BEAT = (
     .values(lease_until=_NOW + bindparam("ttl", type_=BigInteger))
     .returning(workers.c.id)
 )
-_OWNED = select(tickets.c.id, tickets.c.fence, tickets.c.cancel_requested, tickets.c.wake).where(
+_OWNED = select(tickets.c.id, tickets.c.fence, tickets.c.cancel_requested, tickets.c.cancel_now, tickets.c.wake).where(
     tickets.c.owner == bindparam("worker", type_=Text), tickets.c.status == "running"
 )
+_IS_CANCELED = select(tickets.c.cancel_requested).where(_mine)
 _DEAD = select(workers.c.id).where(workers.c.lease_until < _NOW).with_for_update(skip_locked=True)
 _ANY_DUE = select(workers.c.id.label("id")).where(workers.c.lease_until < _NOW).limit(1)
 _ANY_WAITER = select(tickets.c.id).where(tickets.c.status == "waiting_for_input", tickets.c.run_at <= _NOW).limit(1)
@@ -140,7 +205,7 @@ _LOCK_MINE = select(tickets).where(_mine).with_for_update()
 _SEE_MINE = select(tickets.c.wake).where(_mine).with_for_update(read=True)
 _PARK = (
     update(tickets)
-    .where(_mine, tickets.c.wake == bindparam("seen", type_=Integer), tickets.c.cancel_requested.is_(False))
+    .where(_mine)
     .values(
         status="waiting_for_input",
         reason=Reason.ASKED_A_PERSON.value,
@@ -148,7 +213,6 @@ _PARK = (
         run_at=_NOW + bindparam("wait_ms", type_=BigInteger),
         updated_at=bindparam("now", type_=Text),
     )
-    .returning(tickets.c.session_id)
 )
 _LETTERS = (
     select(inbox.c.id, inbox.c.body).where(inbox.c.ticket_id == bindparam("ticket", type_=Integer)).order_by(inbox.c.id)
@@ -169,9 +233,13 @@ class WorkQueue:
 
     # ---- a worker process
 
-    async def register(self, worker: str, lease_s: float) -> None:
-        """Announce one incarnation of a worker; its lease runs from now."""
-        row = {"id": worker, "host": socket.gethostname(), "pid": os.getpid(), "started_at": clock.iso()}
+    async def register(self, worker: str, lease_s: float, name: str = "") -> None:
+        """Announce one incarnation of a worker; its lease runs from now.
+
+        Args:
+            name: What tickets are pinned to (`[worker] name`); several processes may share one.
+        """
+        row = {"id": worker, "host": socket.gethostname(), "pid": os.getpid(), "started_at": clock.iso(), "name": name}
         async with self.database.begin() as c:
             await c.execute(_REGISTER, {**row, "ttl": int(lease_s * 1000)})
 
@@ -189,17 +257,25 @@ class WorkQueue:
         async with self.database.begin() as c:
             await self._take_back(c, [worker], Reason.RELEASED)
 
-    async def claim(self, worker: str, n: int = 1) -> list[Claim]:
+    async def living(self) -> list[LivingWorker]:
+        """The workers that could take a ticket now, oldest first."""
+        return [LivingWorker(r.id, r.name, r.host, r.pid) for r in await self.database.fetch(_LIVING)]
+
+    async def claim(self, worker: str, n: int = 1, name: str = "") -> list[Claim]:
         """Take up to ``n`` tickets, highest priority first, then oldest; each goes to exactly one worker.
+
+        Args:
+            name: Of tickets that are pinned, only those pinned to this name are taken.
 
         Raises:
             Fenced: This worker was declared dead.
         """
-        if not await self.database.fetch(_ANY_READY):
+        if not await self.database.fetch(_ANY_READY, own_name=name):
             return []
+        values = {"worker": worker, "n": n, "own_name": name, "now": clock.iso()}
         try:
             async with self.database.begin() as c:
-                rows = (await c.execute(_CLAIM, {"worker": worker, "n": n, "now": clock.iso()})).all()
+                rows = (await c.execute(_CLAIM, values)).all()
                 for row in rows:
                     move = _Move("open", "running", Reason.CLAIMED.value, f"worker:{worker}")
                     await self._record(c, row.id, row.session_id, move, row.fence)
@@ -208,9 +284,50 @@ class WorkQueue:
         rows = sorted(rows, key=lambda r: (-r.priority, r.id))
         return [Claim(ticket_of(r), worker, r.fence, r.wake) for r in rows]
 
-    async def owned(self, worker: str) -> dict[tuple[int, int], tuple[bool, int]]:
-        """What the store says this worker has: ``(ticket, fence) -> (cancel requested, message counter)``."""
-        return {(r.id, r.fence): (r.cancel_requested, r.wake) for r in await self.database.fetch(_OWNED, worker=worker)}
+    async def queue_busy(self, name: str) -> int:
+        """Say of the tickets that wait for this worker, which has no free slot, that they do (row B-006).
+
+        What was promoted already stays as it is.
+
+        Returns:
+            How many became ``queued``.
+        """
+        if not await self.database.fetch(_ANY_OVERDUE, own_name=name):
+            return 0
+        async with self.database.begin() as c:
+            rows = (await c.execute(_QUEUE_BUSY, {"own_name": name, "now": clock.iso()})).all()
+            for row in rows:
+                move = _Move("open", "queued", Reason.QUEUED.value, f"worker:{name}")
+                await self._record(c, row.id, row.session_id, move)
+            return len(rows)
+
+    async def promote(self, name: str, n: int = 1) -> int:
+        """Make room for the next ones that wait for this worker: highest priority first, then oldest (row B-013).
+
+        Args:
+            n: Free slots. Those that were promoted and are not claimed yet fill them first.
+
+        Returns:
+            How many became ``open``.
+        """
+        if n <= 0 or not await self.database.fetch(_ANY_QUEUED, own_name=name):
+            return 0
+        async with self.database.begin() as c:
+            n -= (await c.execute(_COUNT_PROMOTED, {"own_name": name})).scalar_one()
+            if n <= 0:
+                return 0
+            rows = (await c.execute(_PROMOTE, {"own_name": name, "n": n, "now": clock.iso()})).all()
+            for row in rows:
+                move = _Move("queued", "open", Reason.PROMOTED.value, f"worker:{name}")
+                await self._record(c, row.id, row.session_id, move)
+            if rows:
+                await self.database.notify(c)
+            return len(rows)
+
+    async def owned(self, worker: str) -> dict[tuple[int, int], Owned]:
+        """What the store says this worker has, by ticket and fence."""
+        rows = await self.database.fetch(_OWNED, worker=worker)
+        return {(r.id, r.fence): Owned(r.cancel_requested, r.cancel_now, r.wake) for r in rows}
 
     async def reap(self) -> int:
         """Take back the tickets of dead workers and wake those whose waiting time is over.
@@ -278,6 +395,17 @@ class WorkQueue:
 
     # ---- the owner of a claim
 
+    async def canceled(self, claim: Claim) -> bool:
+        """Whether a person canceled the ticket, looked up now (rows B-026 to B-028).
+
+        Raises:
+            Fenced: Somebody else owns the ticket, or nobody does.
+        """
+        rows = await self.database.fetch(_IS_CANCELED, ticket=claim.ticket_id, own_fence=claim.fence)
+        if not rows:
+            raise Fenced
+        return bool(rows[0].cancel_requested)
+
     async def finish(
         self,
         claim: Claim,
@@ -317,6 +445,7 @@ class WorkQueue:
                     owner=None,
                     held=False,
                     cancel_requested=False,
+                    cancel_now=False,
                     diagnosis=self.database.redactor.column(diagnosis),
                     resolved_at=clock.iso(now) if resolved else None,
                     watch_until=clock.iso(now + timedelta(seconds=watch_s)) if resolved and watch_s else None,
@@ -369,16 +498,25 @@ class WorkQueue:
             wait_s: Wake by itself after so many seconds; None: never.
 
         Returns:
-            False when a message or a cancellation arrived since; look again.
+            False when a message or a cancellation arrived since, when one from before was never taken out, or when the
+            ticket is no longer ours; look again.
         """
         wait_ms = _FOREVER_MS // 2 if wait_s is None else int(wait_s * 1000)
+        ours = {"ticket": claim.ticket_id, "own_fence": claim.fence}
         async with self.database.begin() as c:
-            parameters = {"ticket": claim.ticket_id, "own_fence": claim.fence, "seen": seen, "wait_ms": wait_ms}
-            row = (await c.execute(_PARK, {**parameters, "now": clock.iso()})).first()
-            if row is None:
+            row = (await c.execute(_LOCK_MINE, ours)).first()
+            if row is None or row.wake != seen or row.cancel_requested:
                 return False
+            # Only under the lock, which every sender takes first, does an empty inbox mean anything.
+            if (await c.execute(_LETTERS, {"ticket": claim.ticket_id})).first() is not None:
+                return False
+            await c.execute(_PARK, {**ours, "wait_ms": wait_ms, "now": clock.iso()})
             await self._leave(c, claim, row.session_id, TicketStatus.WAITING_FOR_INPUT, Reason.ASKED_A_PERSON)
             return True
+
+    async def has_letters(self, claim: Claim) -> bool:
+        """Whether somebody said something that the session has not taken yet."""
+        return bool(await self.database.fetch(_LETTERS, ticket=claim.ticket_id))
 
     async def letters(self, c: AsyncConnection, claim: Claim) -> tuple[list[Message], int]:
         """Take the messages out of the inbox, inside the transaction that journals them.

@@ -90,6 +90,12 @@ _USERS = (
     .order_by(agent_log_entries.c.id)
     .limit(_PAGE)
 )
+_TASKS = (
+    select(tickets.c.id, tickets.c.check_spec)
+    .where(tickets.c.kind == "task", tickets.c.id > bindparam("after", type_=Integer))
+    .order_by(tickets.c.id)
+    .limit(_PAGE)
+)
 # SQLite's write transactions exclude each other anyway.
 _NO_WRITER = text("LOCK TABLE agent_log_entries IN SHARE MODE")
 _DROP_BLOB = delete(blob_chunks).where(blob_chunks.c.digest == bindparam("digest", type_=Text))
@@ -230,6 +236,7 @@ async def _drop_unused_blobs(database: Database) -> int:
                 unused.update((await c.execute(_STORED, {"digests": digests})).scalars() if digests else ())
             after = stones[-1].seq
         after = await _keep_used(c, unused, -1)
+        await _keep_submitted(c, unused)
     if not unused:
         return 0
     async with database.begin() as c:
@@ -237,6 +244,7 @@ async def _drop_unused_blobs(database: Database) -> int:
             await c.execute(_NO_WRITER)
         # Once more for what was written since, now that nothing can be.
         await _keep_used(c, unused, after)
+        await _keep_submitted(c, unused)
         for digest in sorted(unused):
             await c.execute(_DROP_BLOB, {"digest": digest})
     return len(unused)
@@ -249,3 +257,14 @@ async def _keep_used(c: AsyncConnection, unused: set[str], after: int) -> int:
             unused.difference_update(blob_digests(row.meta))
         after = rows[-1].id
     return after
+
+
+async def _keep_submitted(c: AsyncConnection, unused: set[str]) -> None:
+    """Take out of the set what a task was submitted with: its work may begin, or be judged, again."""
+    after = -1
+    while unused and (rows := (await c.execute(_TASKS, {"after": after})).all()):
+        for row in rows:
+            spec = json.loads(row.check_spec or "{}")
+            used = {file["sha256"] for file in spec.get("check_files", ())}
+            unused.difference_update(used | {(spec.get("source") or {}).get("blob")})
+        after = rows[-1].id

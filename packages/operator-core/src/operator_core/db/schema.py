@@ -45,7 +45,7 @@ __all__ = [
     "workers",
 ]
 
-SCHEMA_REVISION = "0001"
+SCHEMA_REVISION = "0002"
 """Newest migration; a database at another revision is upgraded or refused."""
 
 
@@ -98,6 +98,7 @@ workers = Table(
     Column("pid", Integer, nullable=False),
     Column("started_at", Text, nullable=False),
     Column("lease_until", BigInteger, nullable=False),
+    Column("name", Text, nullable=False, server_default=text("''")),
 )
 
 tickets = Table(
@@ -140,6 +141,8 @@ tickets = Table(
     Column("reopened_from", Text),
     Column("watch_until", Text),
     Column("flapping", Boolean, nullable=False, server_default=text("false")),
+    Column("pinned_to", Text),
+    Column("cancel_now", Boolean, nullable=False, server_default=text("false")),
     sqlite_autoincrement=True,
 )
 _NOT_CLOSED = tickets.c.status.not_in(["resolved", "canceled"])
@@ -155,6 +158,7 @@ for _name, _state, _columns in (
     ("idx_tickets_ready", "open", (tickets.c.priority.desc(), tickets.c.id)),
     ("idx_tickets_running", "running", (tickets.c.owner,)),
     ("idx_tickets_waiting", "waiting_for_input", (tickets.c.run_at,)),
+    ("idx_tickets_queued", "queued", (tickets.c.pinned_to, tickets.c.id)),
 ):
     Index(_name, *_columns, sqlite_where=tickets.c.status == _state, postgresql_where=tickets.c.status == _state)
 

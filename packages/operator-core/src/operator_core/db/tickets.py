@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,11 +16,13 @@ from operator_core import clock
 from operator_core.db import ledger
 from operator_core.db.client import StoreClient
 from operator_core.db.engine import Database
+from operator_core.db.messages import why_not_answered, why_not_heard, why_not_steered
 from operator_core.db.schema import agent_sessions, inbox, monitor_states, tickets
-from operator_core.errors import NotFound, StoreError, TransitionRefused
+from operator_core.errors import ConfigError, NotFound, StoreError, TransitionRefused
 from operator_core.model.entry import stored_json
 from operator_core.model.invariant import CheckSpec
 from operator_core.model.monitor import MonitorState
+from operator_core.model.task import MAX_PROMPT, TaskSpec
 from operator_core.model.ticket import (
     TERMINAL,
     InvariantViolation,
@@ -363,6 +366,57 @@ class TicketDB(StoreClient):
                 f"A ticket for {values['violation_key']} is open already; find it with `operator tickets list`."
             ) from None
 
+    async def submit_task(
+        self, spec: TaskSpec, *, priority: int = 0, pinned_to: str | None = None, actor: str = "person"
+    ) -> Ticket:
+        """Open a task; :func:`operator_core.work.submit.submit_task` makes its spec.
+
+        Args:
+            spec: Frozen with the ticket; its digest is also in the ledger, which nobody can change.
+            pinned_to: Name of the only worker that may take it; None: any.
+
+        Raises:
+            ConfigError: Something in the spec looks like a secret, which is never stored.
+        """
+        stored = spec.model_dump(mode="json")
+        clean = self.database.redactor
+        if clean.tree(stored) != stored:
+            raise ConfigError(
+                "Something in this task looks like a secret, which would be stored; take it out, and let the check "
+                "read it from a file."
+            )
+        now = clock.iso()
+        values = {
+            "violation_key": f"task:{clock.new_id()}",
+            "invariant_name": clean.column(spec.name),
+            "message": clean.column(spec.prompt),
+            "severity": "info",
+            "check_spec": _json(stored),
+            "check_hash": spec.digest,
+            "kind": TicketKind.TASK.value,
+            "priority": priority,
+            "pinned_to": pinned_to,
+            "first_seen_at": now,
+            "last_seen_at": now,
+            "created_at": now,
+            "updated_at": now,
+        }
+        async with self.database.begin() as c:
+            row = (await c.execute(_INSERT, values)).one()
+            await ledger.append(
+                self.database,
+                c,
+                "transition",
+                ticket_id=row.id,
+                old=None,
+                new="open",
+                reason="submitted",
+                actor=actor,
+                check_hash=spec.digest,
+            )
+            await self.database.notify(c)
+            return ticket_of(row)
+
     async def get_ticket(self, ticket_id: int) -> Ticket:
         """One ticket.
 
@@ -426,14 +480,19 @@ class TicketDB(StoreClient):
                 **extra,
             )
 
-    async def cancel_ticket(self, ticket_id: int, *, actor: str = "person") -> Ticket:
-        """Cancel; it wins over any late result. A running session is asked to stop and then ends as canceled."""
+    async def cancel_ticket(self, ticket_id: int, *, now: bool = False, actor: str = "person") -> Ticket:
+        """Cancel; it wins over any late result. A running session is asked to stop and then ends as canceled.
+
+        Args:
+            now: A running session does not stop at its next checkpoint only: everything that it runs is killed.
+        """
         async with self.database.begin() as c:
             ticket = await self._lock(c, ticket_id)
             if ticket.status is TicketStatus.RUNNING:
-                await ledger.append(self.database, c, "cancel_requested", ticket_id=ticket_id, actor=actor)
+                await ledger.append(self.database, c, "cancel_requested", ticket_id=ticket_id, actor=actor, now=now)
                 await self.database.notify(c)
-                return await self._set(c, ticket_id, cancel_requested=True, wake=tickets.c.wake + 1)
+                asked = {"cancel_requested": True, "cancel_now": now or ticket.cancel_now}
+                return await self._set(c, ticket_id, **asked, wake=tickets.c.wake + 1)
             if ticket.session_id:
                 await close_session_row(self.database, c, ticket.session_id, "canceled", "canceled by a person")
             return await self._move(c, ticket, TicketStatus.CANCELED, Reason.BY_HAND, actor)
@@ -468,15 +527,51 @@ class TicketDB(StoreClient):
             return await self._set(c, ticket_id, diagnosis=self.database.redactor.column(text))
 
     async def send(self, ticket_id: int, message: str, *, actor: str = "person") -> TicketStatus:
-        """Leave a message for the ticket's session; one that waits for input becomes claimable.
+        """Leave a message for the ticket's session; one that waits for input becomes claimable and goes on.
+
+        For programs: what people say goes through :meth:`reply` and :meth:`steer`, which know when the other one is
+        meant. A session that has not begun yet reads it when it does.
 
         Returns:
             The state after it.
+
+        Raises:
+            TransitionRefused: The ticket is closed or escalated, so nobody would read it.
+            ConfigError: It says nothing, or too much.
         """
+        return await self._send(ticket_id, message, actor, why_not_heard)
+
+    async def reply(self, ticket_id: int, text: str, *, actor: str = "person") -> TicketStatus:
+        """Answer the question of a session that waits for input: the same session goes on.
+
+        Raises:
+            TransitionRefused: It does not wait for an answer.
+            ConfigError: The answer says nothing, or too much.
+        """
+        return await self._send(ticket_id, text, actor, why_not_answered)
+
+    async def steer(self, ticket_id: int, text: str, *, actor: str = "person") -> TicketStatus:
+        """Say something to a session that works, or will go on working, without being asked.
+
+        Raises:
+            TransitionRefused: It waits for an answer, has not begun, or has ended.
+            ConfigError: The text says nothing, or too much.
+        """
+        return await self._send(ticket_id, text, actor, why_not_steered)
+
+    async def _send(
+        self, ticket_id: int, message: str, actor: str, refuse: Callable[[Ticket], str | None]
+    ) -> TicketStatus:
+        if not message.strip():
+            raise ConfigError("The message must say something; write it behind the number of the ticket.")
+        if len(message) > MAX_PROMPT:
+            raise ConfigError(f"The message has {len(message)} characters; {MAX_PROMPT} is the most.")
         now = clock.iso()
         async with self.database.begin() as c:
             # The lock comes first: a session that is about to park then sees the counter move.
             ticket = await self._lock(c, ticket_id)
+            if refused := refuse(ticket):
+                raise TransitionRefused(refused)
             body = json.dumps({"text": self.database.redactor.column(message), "actor": actor})
             await c.execute(insert(inbox).values(ticket_id=ticket_id, body=body, created_at=now))
             await ledger.append(self.database, c, "message", ticket_id=ticket_id, actor=actor)
@@ -512,6 +607,7 @@ class TicketDB(StoreClient):
                 "resolved_at": None,
                 "watch_until": None,
                 "cancel_requested": False,
+                "cancel_now": False,
                 "run_at": 0,
                 **values,
             }

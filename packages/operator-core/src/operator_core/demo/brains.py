@@ -7,15 +7,13 @@ whose outcome is unknown proves nothing, and neither does a look that is older t
 
 from __future__ import annotations
 
-import json
 import re
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from operator_core.demo.case import TRIES, Case, Step, brief, run_step
 from operator_core.scripted.brain import Answer, Brain, Call, Reply, Router
-from operator_core.scripted.turn import Result, Turn
+from operator_core.scripted.turn import Turn
 
 __all__ = ["TEMPTED_MODEL", "Fix", "RunbookBrain", "TemptedBrain", "default_brain", "runbook", "tempted"]
 
@@ -23,9 +21,6 @@ Fix = Literal["wipe", "raise", "exempt"]
 
 TEMPTED_MODEL = "scripted-tempted"
 """The model id that :func:`default_brain` answers as :class:`TemptedBrain`; every other one gets the runbook."""
-
-TRIES = 3
-"""So often a change is made, or a look that brings nothing is repeated, before it is given up."""
 
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d{1,5})")
 _OUTCOMES = ("propose_resolution", "give_up")
@@ -102,65 +97,6 @@ _DONE = {
 }
 
 
-@dataclass(frozen=True)
-class _Step:
-    """A command, why it is run, and which earlier looks it makes worthless."""
-
-    command: str
-    why: str
-    outdates: tuple[str, ...] = ()
-
-
-class _Case:
-    """What the conversation says so far about some steps.
-
-    Attributes:
-        known: By step, the result of its last run, if that is known and nothing has outdated it.
-        tries: How often each change was made, whatever came of it, and how often each look has brought nothing since
-            it last brought something.
-        last: The step that was run last; ``""`` if none was.
-        unsure: The result of that step says nothing.
-    """
-
-    def __init__(self, turn: Turn, steps: Mapping[str, _Step]) -> None:
-        self.known: dict[str, Mapping[str, Any]] = {}
-        self.tries: Counter[str] = Counter()
-        self.last = ""
-        self.unsure = False
-        names = {step.command: name for name, step in steps.items()}
-        for result in turn.history():
-            name = names.get(str(result.input.get("command"))) if result.name == "shell" else None
-            if name is None:
-                continue
-            self.last = name
-            self.tries[name] += 1
-            for old in (name, *steps[name].outdates):
-                self.known.pop(old, None)
-            self.unsure = not _is_known(result)
-            if result.data is not None and not self.unsure:
-                self.known[name] = result.data
-                if not steps[name].outdates:
-                    self.tries[name] = 0
-
-    def worked(self, name: str) -> bool:
-        """Whether the step is known to have ended with 0."""
-        return name in self.known and self.known[name]["exit_code"] == 0
-
-    def printed(self, name: str) -> str:
-        """What the step printed, standard output first."""
-        result = self.known.get(name, {})
-        return f"{result.get('stdout') or ''}{result.get('stderr') or ''}".strip()
-
-    def json(self, name: str) -> dict[str, Any] | None:
-        """The JSON object that the step printed, after an optional first line; None if it is not one."""
-        text = str(self.known.get(name, {}).get("stdout") or "")
-        try:
-            value = json.loads(text[text.index("{") :])
-        except ValueError:
-            return None
-        return value if isinstance(value, dict) else None
-
-
 class RunbookBrain:
     """Knows one fault of the rate limiter and repairs its cause; of anything else it says that it does not know it.
 
@@ -177,31 +113,29 @@ class RunbookBrain:
         if port is None:
             return _give_up("The ticket names no address on this machine, so I do not know which service to look at.")
         steps = {
-            "status": _Step(_STATUS.replace("@PORT@", port), "See how the service says it is."),
-            "logs": _Step(_LOGS, "See what it was doing."),
-            "config": _Step(_CONFIG, "See how it is configured, and since when."),
-            "counters": _Step(_COUNTERS, "See whether there are counters that never end."),
-            "correct": _Step(_LET_THEM_END, "Let counters end again, as the limiter needs.", ("config",)),
-            "restart": _Step(
-                _RESTART, "The service reads its configuration at the start only.", ("status", "counters")
-            ),
-            "purge": _Step(_PURGE, "Remove only the counters without an end; they would stay.", ("counters", "try")),
-            "try": _Step(_TRY.replace("@PORT@", port), "Use a limit up, wait for a window, and ask again."),
+            "status": Step(_STATUS.replace("@PORT@", port), "See how the service says it is."),
+            "logs": Step(_LOGS, "See what it was doing."),
+            "config": Step(_CONFIG, "See how it is configured, and since when."),
+            "counters": Step(_COUNTERS, "See whether there are counters that never end."),
+            "correct": Step(_LET_THEM_END, "Let counters end again, as the limiter needs.", ("config",)),
+            "restart": Step(_RESTART, "The service reads its configuration at the start only.", ("status", "counters")),
+            "purge": Step(_PURGE, "Remove only the counters without an end; they would stay.", ("counters", "try")),
+            "try": Step(_TRY.replace("@PORT@", port), "Use a limit up, wait for a window, and ask again."),
         }
-        case = _Case(turn, steps)
+        case = Case(turn, steps)
         name, text = self._decide(case)
         if name == "give_up":
             return _give_up(text)
         if name == "propose_resolution":
             return Reply(text="What was broken works again.", calls=(Call(name, {"summary": text}),))
         if case.tries[name] >= TRIES:
-            said = f" It last printed: {_brief(case.printed(name))}" if case.printed(name) else ""
+            said = f" It last printed: {brief(case.printed(name))}" if case.printed(name) else ""
             return _give_up(f"I tried {TRIES} times and got no further: {steps[name].why}{said}")
         if case.unsure:
             text = "The outcome of the last command is unknown, so I look before I repeat anything."
-        return _run(steps[name], text)
+        return run_step(steps[name], text)
 
-    def _decide(self, case: _Case) -> tuple[str, str]:
+    def _decide(self, case: Case) -> tuple[str, str]:
         """The next step, or an outcome; and what there is to say."""
         looked = _say(case)
         for look in ("status", "logs", "config", "counters"):
@@ -212,15 +146,15 @@ class RunbookBrain:
         if config is None or expire is None:
             return (
                 "give_up",
-                f"config.json cannot be read as I know it; I changed nothing. {_brief(case.printed('config'))}",
+                f"config.json cannot be read as I know it; I changed nothing. {brief(case.printed('config'))}",
             )
         if status is None or not case.worked("status"):
             return "give_up", (
-                f"The service gives no status ({_brief(case.printed('status'), last=True)}), and I know no repair for "
-                f"that. Its log ends: {_brief(case.printed('logs'))}"
+                f"The service gives no status ({brief(case.printed('status'), last=True)}), and I know no repair for "
+                f"that. Its log ends: {brief(case.printed('logs'))}"
             )
         if counters is None:
-            return "give_up", f"The counters cannot be read ({_brief(case.printed('counters'), last=True)})."
+            return "give_up", f"The counters cannot be read ({brief(case.printed('counters'), last=True)})."
         stuck = counters.get("without_end", [])
         if expire is False:
             return "correct", f"{looked} The configuration keeps counters for ever: that is the cause."
@@ -232,10 +166,10 @@ class RunbookBrain:
             return "try", "Every counter has an end now. I try what was broken."
         return self._conclude(case, status)
 
-    def _conclude(self, case: _Case, status: Mapping[str, Any]) -> tuple[str, str]:
+    def _conclude(self, case: Case, status: Mapping[str, Any]) -> tuple[str, str]:
         tried, limit = case.json("try"), status["limit_per_window"]
         works = tried is not None and tried == {"allowed": limit, "after_a_window": 200, "canary": 200}
-        shown = _brief(case.printed("try"), last=True)
+        shown = brief(case.printed("try"), last=True)
         changed = [step for step in ("correct", "restart", "purge") if case.tries[step]]
         if not changed:
             now = "it works at the moment" if works and limit else "it is refused all the same"
@@ -271,17 +205,17 @@ class TemptedBrain:
             return _give_up("The ticket names no address on this machine.")
         command, why, summary = _SHORT_WAYS[self._fix]
         steps = {
-            "status": _Step(_STATUS.replace("@PORT@", port), "See how the service says it is."),
-            "fix": _Step(command, why, ("canary",)),
-            "canary": _Step(_CANARY.replace("@PORT@", port), "See whether the alert is silent now."),
+            "status": Step(_STATUS.replace("@PORT@", port), "See how the service says it is."),
+            "fix": Step(command, why, ("canary",)),
+            "canary": Step(_CANARY.replace("@PORT@", port), "See whether the alert is silent now."),
         }
-        case = _Case(turn, steps)
+        case = Case(turn, steps)
         texts = {"status": "I look at the service first.", "fix": why, "canary": "That should be it."}
         for name, text in texts.items():
             if name not in case.known and case.tries[name] < TRIES:
-                return _run(steps[name], text)
+                return run_step(steps[name], text)
         if not case.worked("canary"):
-            return _give_up(f"{summary} It did not help: {_brief(case.printed('canary'), last=True)}")
+            return _give_up(f"{summary} It did not help: {brief(case.printed('canary'), last=True)}")
         return Reply(
             text="The canary is served again.",
             calls=(
@@ -305,11 +239,6 @@ def default_brain() -> Brain:
     return Router({TEMPTED_MODEL: TemptedBrain()}, default=RunbookBrain())
 
 
-def _is_known(result: Result) -> bool:
-    data = result.data
-    return data is not None and type(data.get("exit_code")) is int and not data.get("timed_out")
-
-
 def _ended(turn: Turn) -> Reply | None:
     if "shell" not in turn.tools:
         return Reply(text="There is nothing for me to run here.")
@@ -323,22 +252,18 @@ def _port(turn: Turn) -> str | None:
     return found[1] if found else None
 
 
-def _run(step: _Step, text: str) -> Reply:
-    return Reply(text=text, calls=(Call("shell", {"command": step.command, "reasoning": step.why}),))
-
-
 def _give_up(reason: str) -> Reply:
     return Reply(text="I cannot repair this.", calls=(Call("give_up", {"reason": reason}),))
 
 
-def _changed_at(case: _Case) -> float:
+def _changed_at(case: Case) -> float:
     try:
         return float(case.printed("config").splitlines()[0])
     except (IndexError, ValueError):
         return 0.0
 
 
-def _say(case: _Case) -> str:
+def _say(case: Case) -> str:
     """What the last step showed, in a sentence."""
     value = case.json(case.last) or {}
     match case.last:
@@ -358,8 +283,3 @@ def _say(case: _Case) -> str:
         case "correct" | "restart" | "purge":
             return "Done, or so it seems; I look whether it is so."
     return "That says nothing yet."
-
-
-def _brief(text: str, *, last: bool = False) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return (" ".join(lines[-1:] if last else lines) or "nothing")[-300:]

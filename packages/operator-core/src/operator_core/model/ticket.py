@@ -64,6 +64,8 @@ class Reason(StrEnum):
     LEASE_EXPIRED = "lease_expired"
     ASKED_A_PERSON = "asked_a_person"
     ANSWERED = "answered"
+    QUEUED = "queued"
+    PROMOTED = "promoted"
 
 
 DATAVERSE_CODES: dict[TicketStatus, int] = {
@@ -140,10 +142,13 @@ class Ticket:
         held: A person keeps workers and the monitor's clean-up away from it.
         metric_snapshot: The observation that fired.
         fence: Grows by one with every claim; a write with an older fence is refused.
-        check_spec: The invariant as it was when the ticket opened, frozen by ``check_hash`` (SHA-256, hex).
+        check_spec: What counts as its proof, frozen by ``check_hash`` (SHA-256, hex) when it opened: the invariant of
+            an incident (``CheckSpec``), the whole ``TaskSpec`` of a task.
         reopened_from: The session whose claimed fix did not last.
         watch_until: Until then the same violation reopens this ticket instead of opening a new one.
         flapping: The invariant changes state too often; the ticket stays open until it is quiet.
+        pinned_to: Name of the only worker that may take it (`[worker] name`); None: any.
+        cancel_now: The cancellation does not wait for a checkpoint: everything that runs is killed.
     """
 
     id: int | None
@@ -181,6 +186,8 @@ class Ticket:
     reopened_from: str | None = None
     watch_until: datetime | None = None
     flapping: bool = False
+    pinned_to: str | None = None
+    cancel_now: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: states as strings, times as ISO 8601."""

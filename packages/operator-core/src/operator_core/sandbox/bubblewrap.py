@@ -47,6 +47,7 @@ class BubblewrapSandbox(Session):
     """See the module. ``start`` tests it and refuses to go on if an attack succeeds."""
 
     name = "bubblewrap"
+    maps = True
 
     def __init__(self, policy: Policy, session_dir: Path, redact: Callable[[], RedactFilter] | None = None) -> None:
         super().__init__(policy, session_dir, redact)
@@ -90,13 +91,13 @@ class BubblewrapSandbox(Session):
 
     async def _attack(self, script: str, env: Mapping[str, str]) -> ExecResult:
         # Not with the policy's own limits on output, which may be tiny.
-        return await self._exec(script, cwd=str(self.policy.workspace), env=env, limits=Limits(timeout_s=20.0))
+        return await self._exec(script, cwd=self._start, env=env, limits=Limits(timeout_s=20.0))
 
     def _launch(self, call: Call) -> Launch:
         limits = self.policy.limits
         script = prologue(
             _STATE,
-            str(self.policy.workspace),
+            self._start,
             {
                 "c": 0,
                 "n": limits.nofile,

@@ -24,12 +24,12 @@ class Place(NamedTuple):
 
     Attributes:
         inside: Its path for a command.
-        host: Its path here.
+        host: Its path here; None for a part of another place that has an access of its own.
         access: ``write``, ``read``, or ``none`` (hidden).
     """
 
     inside: str
-    host: Path
+    host: Path | None
     access: str
 
 
@@ -42,13 +42,19 @@ def _find(places: Sequence[Place], path: str, cwd: str) -> tuple[str, Place, lis
         raise SandboxError(f"`{full}` is outside of what this sandbox shows; use a path in the workspace.")
     # The longest wins; of equals the later one, as with mounts.
     place = max(enumerate(matches), key=lambda item: (len(item[1].inside), item[0]))[1]
+    rooms = [item for item in matches if item.host is not None]
+    if not rooms:
+        raise SandboxError(f"`{full}` is outside of what this sandbox shows; use a path in the workspace.")
     if place.access == "none":
         raise SandboxError(f"`{full}` is hidden in this sandbox; ask for it to be taken off the masked paths.")
-    rest = full[len(place.inside) :].strip("/")
-    return full, place, rest.split("/") if rest else []
+    # From a place that no command can replace by a link; below it no link is followed.
+    room = max(enumerate(rooms), key=lambda item: (len(item[1].inside), item[0]))[1]
+    rest = full[len(room.inside) :].strip("/")
+    return full, room._replace(access=place.access), rest.split("/") if rest else []
 
 
 def _open_parent(place: Place, parts: list[str], *, create: bool) -> int:
+    assert place.host is not None
     fd = os.open(place.host, _DIRECTORY & ~os.O_NOFOLLOW)
     try:
         for part in parts[:-1]:
@@ -76,6 +82,7 @@ def read(places: Sequence[Place], path: str, cwd: str, offset: int, limit: int) 
             finally:
                 os.close(parent)
         else:
+            assert place.host is not None
             fd = os.open(place.host, flags)
         try:
             info = os.fstat(fd)

@@ -46,7 +46,7 @@ class LocalSandbox(Session):
             command, load = str(path), 'IFS= read -r -d "" __c <"$2"'
         script = prologue(
             str(call.state),
-            str(self.policy.workspace),
+            self._start,
             {"c": 0, "n": limits.nofile, "d": limits.memory >> 10, "f": limits.file_size >> 10},
             load,
             count=False,

@@ -115,6 +115,8 @@ class Policy:
         env: Variables for every command, on top of the small clean environment.
         env_passthrough: Names of variables to copy from this process; a name that looks secret is refused.
         limits: See :class:`Limits`.
+        shown_at: Where commands see the workspace, for a copy that has to look like the original (default: at its own
+            path). The backend ``none`` cannot do that and shows it at its own path.
 
     Raises:
         ConfigError: A value cannot be used; the message names it.
@@ -129,10 +131,13 @@ class Policy:
     env: Mapping[str, str] = field(default_factory=dict)
     env_passthrough: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
+    shown_at: Path | None = None
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
         set_(self, "workspace", _directory(self.workspace))
+        if self.shown_at is not None:
+            set_(self, "shown_at", _place(self.shown_at))
         set_(self, "readable", tuple(_absolute(path, "readable") for path in self.readable))
         set_(self, "writable", tuple(_absolute(path, "writable") for path in self.writable))
         set_(self, "protected", tuple(str(path) for path in self.protected))
@@ -151,8 +156,20 @@ class Policy:
             check_variable(name, "")
 
     def paths(self, names: tuple[str, ...]) -> list[Path]:
-        """The absolute paths of ``protected`` or ``masked`` names, in order, without repetition."""
-        return list(dict.fromkeys(Path(self.workspace, name) for name in names))
+        """The host's paths of ``protected`` or ``masked`` names, in order, without repetition."""
+        return list(dict.fromkeys(self.on_host(Path(self.workspace, name)) for name in names))
+
+    def seen(self, path: Path) -> Path:
+        """Where commands see a path of the host, if they see it at all."""
+        if self.shown_at is not None and path.is_relative_to(self.workspace):
+            return self.shown_at / path.relative_to(self.workspace)
+        return path
+
+    def on_host(self, path: Path) -> Path:
+        """The opposite of :meth:`seen`."""
+        if self.shown_at is not None and path.is_relative_to(self.shown_at):
+            return self.workspace / path.relative_to(self.shown_at)
+        return path
 
 
 def check_variable(name: str, value: str) -> None:
@@ -178,7 +195,11 @@ def _directory(path: Path) -> Path:
     path = _absolute(path, "workspace")
     if not path.is_dir():
         raise ConfigError(f"The workspace `{path}` is not a directory; create it first.")
-    resolved = path.resolve()
+    return _place(path)
+
+
+def _place(path: Path) -> Path:
+    resolved = _absolute(path, "workspace").resolve()
     if resolved == Path("/"):
         raise ConfigError("The workspace is `/`, which leaves nothing to protect; choose a directory below it.")
     return resolved

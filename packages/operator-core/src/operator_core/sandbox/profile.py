@@ -43,6 +43,7 @@ _ETC_FILES = {
 }
 _LOCALHOST = "127.0.0.1 localhost sandbox\n::1 localhost\n"
 _ETC_FILE_MAX = 4 << 20
+_LINKS_MAX = 8
 
 # A fresh /proc of bubblewrap leaves these writable or readable for the host's root.
 _PROC_READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus", "acpi", "fs", "scsi", "asound", "mtrr", "latency_stats")
@@ -139,36 +140,39 @@ def policy_arguments(policy: Policy, layout: Layout) -> list[str]:
     """
     mounts = [_Mount("/tmp", ("--bind", str(layout.tmp), "/tmp")), _Mount(HOME, ("--bind", str(layout.home), HOME))]
     if any(_within(layout.root, path) for path in (policy.workspace, *policy.writable)):
-        mounts.append(_Mount(str(layout.root), ("--tmpfs", str(layout.root))))
+        room = str(policy.seen(layout.root))
+        mounts.append(_Mount(room, ("--tmpfs", room)))
     mounts.append(_bind("--ro-bind", layout.out))
     for path in (*interpreter_prefixes(), *policy.readable):
         mounts.append(_bind("--ro-bind", path))
     for path in (policy.workspace, *policy.writable):
-        mounts.append(_bind("--bind", path))
+        mounts.append(_bind("--bind", path, policy.seen(path)))
     mounts += _protected(policy)
     for path in policy.paths(policy.masked):
+        seen = str(policy.seen(path))
         if path.is_dir():
-            mounts.append(_Mount(str(path), ("--tmpfs", str(path), "--remount-ro", str(path))))
+            mounts.append(_Mount(seen, ("--tmpfs", seen, "--remount-ro", seen)))
         elif path.exists():
-            mounts.append(_Mount(str(path), ("--ro-bind", "/dev/null", str(path))))
+            mounts.append(_Mount(seen, ("--ro-bind", "/dev/null", seen)))
     # A mount hides what was mounted below it before, so the outer ones come first.
     mounts.sort(key=lambda item: item.path.count("/"))
     return [option for mount in mounts for option in mount.options]
 
 
-def _bind(option: str, path: Path) -> _Mount:
+def _bind(option: str, path: Path, seen: Path | None = None) -> _Mount:
     if not path.exists():
         raise SandboxError(f"`{path}` does not exist, but the sandbox is to show it; create it, or take it off.")
-    return _Mount(str(path), (option, str(path), str(path)))
+    target = str(seen or path)
+    return _Mount(target, (option, str(path), target))
 
 
 def _protected(policy: Policy) -> Iterator[_Mount]:
     roots = [policy.workspace, *policy.writable]
     seen: set[Path] = set()
     for path in policy.paths(policy.protected):
-        if path.is_symlink():
-            path = path.resolve()
-        if not path.exists():
+        path = _followed(policy, path)
+        # The agent may have made a link here to what it must not see; only what it can write needs protection.
+        if not path.exists() or not any(path.is_relative_to(root) for root in roots):
             continue
         for root in roots:
             if not _within(path, root):
@@ -178,8 +182,18 @@ def _protected(policy: Policy) -> Iterator[_Mount]:
                 directory = root / parent
                 if directory not in seen and not directory.is_symlink():
                     seen.add(directory)
-                    yield _bind("--bind", directory)
-        yield _bind("--ro-bind", path)
+                    yield _bind("--bind", directory, policy.seen(directory))
+        yield _bind("--ro-bind", path, policy.seen(path))
+
+
+def _followed(policy: Policy, path: Path) -> Path:
+    """Where the links in a path lead, as the host's path of what commands reach through it."""
+    for _ in range(_LINKS_MAX):
+        real = policy.on_host(Path(os.path.realpath(path)))
+        if real == path:
+            return path
+        path = real
+    return path
 
 
 def _within(path: Path, root: Path) -> bool:
@@ -192,7 +206,8 @@ def places(policy: Policy, layout: Layout, *, mapped: bool) -> list[Place]:
     Args:
         policy: The policy.
         layout: The session.
-        mapped: Whether ``/tmp`` and the home directory of commands are those of the session.
+        mapped: Whether ``/tmp`` and the home directory of commands are those of the session, and the workspace is
+            seen where the policy wants it.
     """
     found = [Place(str(layout.out), layout.out, "read")]
     if mapped:
@@ -200,7 +215,11 @@ def places(policy: Policy, layout: Layout, *, mapped: bool) -> list[Place]:
     else:
         found += [Place(str(path), path, "write") for path in (layout.tmp, layout.home)]
     found += [Place(str(path), path, "read") for path in policy.readable]
-    found += [Place(str(path), path, "write") for path in (policy.workspace, *policy.writable)]
-    found += [Place(str(path), path, "read") for path in policy.paths(policy.protected)]
-    found += [Place(str(path), path, "none") for path in policy.paths(policy.masked)]
+
+    def seen(path: Path) -> str:
+        return str(policy.seen(path) if mapped else path)
+
+    found += [Place(seen(path), path, "write") for path in (policy.workspace, *policy.writable)]
+    found += [Place(seen(path), None, "read") for path in policy.paths(policy.protected)]
+    found += [Place(seen(path), None, "none") for path in policy.paths(policy.masked)]
     return found

@@ -143,7 +143,7 @@ async def examine(backend: str, policy: Policy, layout: Layout, try_: Try) -> Re
 
 def _variables(policy: Policy, canary: Path, port: int, abstract: str, marker: str) -> dict[str, str]:
     home = os.path.expanduser("~")
-    shown = [str(path) for path in (*policy.readable, *policy.writable, policy.workspace)]
+    shown = [str(path) for path in (*policy.readable, *policy.writable, policy.seen(policy.workspace))]
     hidden = [
         path
         for path in (f"{home}/.ssh", f"{home}/.aws", f"{home}/.bashrc", "/var/lib/docker", "/var/log", "/sys/kernel")
@@ -156,7 +156,7 @@ def _variables(policy: Policy, canary: Path, port: int, abstract: str, marker: s
         "OP_ABSTRACT": abstract,
         "OP_CALLS": " ".join(str(system_call(name)) for name in ("unshare", "io_uring_setup", "add_key")),
         "OP_MARKER": marker,
-        "OP_PROTECTED": "\n".join(str(path) for path in policy.paths(policy.protected) if path.exists()),
+        "OP_PROTECTED": "\n".join(str(policy.seen(path)) for path in policy.paths(policy.protected) if path.exists()),
         "OP_NAMES": "",
     }
     names = {*BASE, *policy.env, *policy.env_passthrough, *variables}

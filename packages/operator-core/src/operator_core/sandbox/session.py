@@ -113,13 +113,16 @@ class Session(abc.ABC):
     """A session of one backend; see :class:`~operator_core.sandbox.protocol.Sandbox` for what its methods promise."""
 
     name = ""
+    maps = False
+    """Whether commands see the workspace where the policy wants it (``shown_at``)."""
 
     def __init__(self, policy: Policy, session_dir: Path, redact: Callable[[], RedactFilter] | None = None) -> None:
         self.policy = policy
         self._layout = Layout.below(Path(os.path.abspath(session_dir)))
         self._redact = redact
         self._numbers = itertools.count(1)
-        self._cwd = str(policy.workspace)
+        self._start = str(policy.seen(policy.workspace) if self.maps else policy.workspace)
+        self._cwd = self._start
         self._report: Report | None = None
         self._trees: dict[int, Tree] = {}
         self._idle = asyncio.Event()
@@ -194,9 +197,7 @@ class Session(abc.ABC):
         )
         if cwd is None and state.cwd and state.cwd != start:
             self._move(state.cwd)
-        notice = (
-            f"The directory {start} is gone; the command ran in {self.policy.workspace}." if state.fell_back else ""
-        )
+        notice = f"The directory {start} is gone; the command ran in {self._start}." if state.fell_back else ""
         code, number = exit_status(raw.returncode)
         return ExecResult(
             exit_code=code,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shlex
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from operator_core.model.outcome import Outcome, OutcomeKind
 from operator_core.model.ticket import Ticket
 from operator_core.model.usage import Usage
-from operator_core.model.verdict import ClauseState, Evidence, Verdict
-from operator_core.text import clip, printable
+from operator_core.model.verdict import Clause, ClauseState, Evidence, Verdict
+from operator_core.text import clip
+from operator_core.verify.markup import code, inline, quoted
 
-__all__ = ["ClosureReport"]
+__all__ = ["ClosureReport", "TaskFacts"]
 
 _SIGNS = {True: "ok", False: "NOT OK", None: "could not look"}
 _STATES = {
@@ -20,6 +22,45 @@ _STATES = {
     ClauseState.COULD_NOT_LOOK: "could not look",
     ClauseState.NOT_PROVED: "not proved",
 }
+_BEFORE = {
+    "red": "failed, as it should",
+    "green": "was already green, so that it proves nothing about the work",
+    "vacuous": "passed even in an empty folder, so that it proves nothing",
+    "could_not_look": "could not be tried",
+}
+_SHOWN_COMMANDS = 20
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """What a report says of a task beside its verdict.
+
+    Attributes:
+        asked: The request, as it was submitted.
+        folder: Session folder, as text.
+        workspace: Where the work is.
+        checks: The frozen commands.
+        before: Each check's command and how it was before the work: ``red``, ``green``, ``vacuous`` (green, even in an
+            empty folder) or ``could_not_look``.
+        digest: Digest (hex) of the content that was judged; None: nothing was.
+        base: The commit that the work began with.
+        branch: Branch of the result.
+        commit: The result in the workspace's repository; None: nothing was delivered.
+        notes: What was restored or taken out for the checks, and what is to be known about the delivery.
+        iterations: Worker phases that were begun.
+    """
+
+    asked: str
+    folder: str
+    workspace: str
+    checks: tuple[str, ...] = ()
+    before: tuple[tuple[str, str], ...] = ()
+    digest: str | None = None
+    base: str | None = None
+    branch: str | None = None
+    commit: str | None = None
+    notes: tuple[str, ...] = ()
+    iterations: int = 1
 
 
 @dataclass(frozen=True)
@@ -36,12 +77,15 @@ class ClosureReport:
     turns: int
     commands: int
     sandbox: str
+    task: TaskFacts | None = None
 
     @property
     def headline(self) -> str:
         """The result in one sentence."""
         if self.verdict is not None:
             return f"{self.verdict.kind.value}: {self.verdict.why}"
+        if self.task is not None and self.outcome.kind is OutcomeKind.BLOCKED:
+            return f"waiting: a person is asked: {clip(' '.join(self.outcome.summary.split()), 400)}"
         return {
             OutcomeKind.GAVE_UP: "handed over: the agent gave up and says why",
             OutcomeKind.NO_OUTCOME: "nothing was claimed, so nothing was proved",
@@ -65,51 +109,103 @@ class ClosureReport:
             "turns": self.turns,
             "commands": self.commands,
             "sandbox": self.sandbox,
+            **({"kind": "task", "task": asdict(self.task), "not_proved": self._gaps()} if self.task else {}),
         }
 
     def markdown(self) -> str:
         """The page. Everything that an agent or a command wrote is quoted, never markup."""
+        task = self.task
         lines = [
-            f"# Closure report: ticket #{self.ticket.id}, {_inline(self.ticket.invariant_name)}",
+            f"# Closure report: ticket #{self.ticket.id}, {inline(self.ticket.invariant_name)}",
             "",
-            f"**{_inline(self.headline)}**",
+            f"**{inline(self.headline)}**",
             "",
-            f"- Incident: {_inline(self.ticket.message)}",
+            f"- Incident: {inline(self.ticket.message)}"
+            if task is None
+            else f"- Session folder: `{code(task.folder)}`",
             f"- Session: `{self.session_id}`, {self.turns} turns, {self.commands} commands, {self._cost()}",
-            f"- Engine: {self.engine}, model {_inline(self.model)}",
-            f"- Sandbox: {_inline(self.sandbox)}",
+            f"- Engine: {self.engine}, model {inline(self.model)}",
+            f"- Sandbox: {inline(self.sandbox)}",
             "",
-            "## What was claimed",
-            *_quote(self.outcome.summary),
         ]
+        if task is not None:
+            lines += ["## What was asked", *quoted(task.asked), ""]
+        lines += ["## What was claimed", *quoted(self.outcome.summary), "", "## What was proved", ""]
         if self.verdict is None:
-            lines += ["", "## What was proved", "", "Nothing: no resolution was proposed, so nothing was verified."]
-            return "\n".join(lines) + "\n"
-        lines += ["", "## What was proved", ""]
-        for clause in self.verdict.clauses:
+            lines.append(
+                f"Nothing: no {'resolution' if task is None else 'result'} was proposed, so nothing was verified."
+            )
+            if task is None:
+                return "\n".join(lines) + "\n"
+            lines.append("")
+        if task is not None:
+            lines += _what(task)
+        for clause in self.verdict.clauses if self.verdict else ():
             need = "required" if clause.required else "not required"
             lines += [
                 f"### {clause.clause.value.replace('_', ' ')}: {_STATES[clause.state]} ({need})",
                 "",
-                _inline(clause.why).rstrip(".") + ".",
+                inline(clause.why).rstrip(".") + ".",
                 "",
             ]
             for evidence in clause.evidence:
                 lines += _evidence(evidence)
             lines.append("")
-        open_ = [c for c in self.verdict.clauses if c.state is not ClauseState.PROVED]
-        if open_:
-            lines += ["## What was not proved", ""]
-            lines += [f"- {c.clause.value.replace('_', ' ')}: {_inline(c.why)}" for c in open_]
-            lines.append("")
-        lines += [
-            "## How to look again",
-            "",
-            f"- The check is frozen as `{(self.verdict.check_hash or 'none')[:16]}` (SHA-256 of the invariant).",
-            *[f"- `{_code(how)}`" for how in dict.fromkeys(_all_how(self.verdict))],
-            f"- The whole session: `operator sessions show {self.session_id}`; its integrity: `operator audit verify`.",
-        ]
+        if gaps := self._gaps():
+            lines += ["## What was not proved", "", *[f"- {inline(gap)}" for gap in gaps], ""]
+        lines += ["## How to look again", "", *self._again()]
         return "\n".join(line for i, line in enumerate(lines) if line or i == 0 or lines[i - 1]) + "\n"
+
+    def _gaps(self) -> list[str]:
+        """Everything that nobody has proved, each in one sentence."""
+        clauses = self.verdict.clauses if self.verdict else ()
+        gaps = [f"{c.clause.value.replace('_', ' ')}: {c.why}" for c in clauses if c.state is not ClauseState.PROVED]
+        task = self.task
+        if task is None:
+            return gaps
+        if self.verdict is None:
+            gaps.append("the work: it was not judged")
+        present = {clause.clause for clause in clauses}
+        if not task.checks and Clause.CHECKS not in present:
+            gaps.append("checks: the task has no check")
+        elif self.verdict is not None:
+            gaps += [f"{c.value}: nobody looked" for c in (Clause.CHECKS, Clause.REVIEW) if c not in present]
+        for command, state in task.before:
+            if state != "red":
+                gaps.append(f"the check {command!r}: before the work it {_BEFORE.get(state, f'was {state}')}")
+        if self.verdict is not None and task.commit is None:
+            gaps.append("delivery: the work is not committed; it is only in the workspace")
+        return gaps
+
+    def _again(self) -> list[str]:
+        check_hash = self.verdict.check_hash if self.verdict else self.ticket.check_hash
+        whole = (
+            f"- The whole session: `operator sessions show {self.session_id}`; its integrity: `operator audit verify`."
+        )
+        if self.task is None:
+            assert self.verdict is not None
+            return [
+                f"- The check is frozen as `{(check_hash or 'none')[:16]}` (SHA-256 of the invariant).",
+                *[f"- `{code(how)}`" for how in dict.fromkeys(_all_how(self.verdict))],
+                whole,
+            ]
+        lines = [
+            f"- All of it, from what was recorded: `operator verify {self.ticket.id}`",
+            f"- The task with its checks is frozen as `{(check_hash or 'none')[:16]}` (SHA-256).",
+        ]
+        enter = f"cd {shlex.quote(self.task.workspace)}"
+        for number, command in enumerate(self.task.checks, 1):
+            both = f"{enter}\n{command}" if "\n" in command.strip() else f"{enter} && {command}"
+            lines += [f"- Check {number}; it is right when this ends with exit code 0:", *quoted(both, 20_000), ""]
+        reviewed = [c for c in (self.verdict.clauses if self.verdict else ()) if c.clause is Clause.REVIEW]
+        tried = list(dict.fromkeys(e.how for c in reviewed for e in c.evidence if e.how))
+        if tried:
+            lines.append("- What the verifier agent executed:")
+            for command in tried[:_SHOWN_COMMANDS]:
+                lines += [*quoted(command, 1000), ""]
+            if len(tried) > _SHOWN_COMMANDS:
+                lines.append(f"  and {len(tried) - _SHOWN_COMMANDS} more.")
+        return [*lines, whole]
 
     def _cost(self) -> str:
         cost = "cost unknown" if self.usage.cost_usd is None else f"{self.usage.cost_usd:.4f} USD"
@@ -120,25 +216,24 @@ def _all_how(verdict: Verdict) -> list[str]:
     return [e.how for c in verdict.clauses for e in c.evidence if e.how and not e.what.startswith("protected")]
 
 
+def _what(task: TaskFacts) -> list[str]:
+    """On what exactly it was proved."""
+    lines = [
+        f"- Content: `{task.digest}` (SHA-256 over the workspace)" if task.digest else "- Content: none was judged"
+    ]
+    if task.commit:
+        lines.append(f"- Result: commit `{code(task.commit)}` on branch `{code(task.branch or '')}` of the workspace")
+    if task.base:
+        lines.append(f"- The work began with commit `{code(task.base)}`")
+    lines += [f"- Worker iterations: {task.iterations}", *[f"- {inline(note)}" for note in task.notes]]
+    for command, state in task.before:
+        lines.append(f"- Before the work {inline(repr(command), 160)}: {_BEFORE.get(state, inline(state, 160))}")
+    return [*lines, ""]
+
+
 def _evidence(evidence: Evidence) -> list[str]:
     """One line for what is as it should be; the raw observation too for what is not."""
-    head = f"- {_SIGNS[evidence.ok]}: {_inline(evidence.what, 160)}"
+    head = f"- {_SIGNS[evidence.ok]}: {inline(evidence.what, 160)}"
     if evidence.ok:
-        return [f"{head}: {_inline(evidence.observed, 160)}"]
-    return [f"{head}, {evidence.at}; expected {_inline(evidence.expected)}; observed:", *_quote(evidence.observed), ""]
-
-
-def _inline(text: str, length: int = 400) -> str:
-    """One line in which nothing is markup."""
-    flat = " ".join(printable(text).split())
-    return "".join("\\" + c if c in "\\`*[]<|~" else c for c in clip(flat, length))
-
-
-def _quote(text: str) -> list[str]:
-    # An indented block cannot be ended from the inside, as a fence could.
-    body = printable(clip(text.strip(), 4000)) or "(nothing)"
-    return ["", *[f"      {line}".rstrip() for line in body.splitlines()]]
-
-
-def _code(text: str) -> str:
-    return " ".join(printable(text).split()).replace("`", "'")
+        return [f"{head}: {inline(evidence.observed, 160)}"]
+    return [f"{head}, {evidence.at}; expected {inline(evidence.expected)}; observed:", *quoted(evidence.observed), ""]

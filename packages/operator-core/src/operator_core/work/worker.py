@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sqlalchemy import select
+from sqlalchemy import Text, bindparam, or_, select
 
 from operator_core import clock as real_clock
 from operator_core.agent_lab.agent_run import Stopping
@@ -23,16 +23,19 @@ from operator_core.clock import Clock
 from operator_core.config import Settings, load_settings
 from operator_core.db.audit_log import AuditLogDB
 from operator_core.db.engine import Database
-from operator_core.db.queue import Claim, WorkQueue
+from operator_core.db.queue import Claim, Owned, WorkQueue
 from operator_core.db.schema import tickets
 from operator_core.db.wakeup import Wakeup
 from operator_core.errors import Fenced, ModelNotUsable, ModelUnreachable, OperatorError, SandboxUnavailable, StoreError
 from operator_core.failpoints import reach
 from operator_core.model.monitor import MONITOR_BLIND
-from operator_core.model.ticket import Reason, TicketStatus
+from operator_core.model.ticket import Reason, TicketKind, TicketStatus
 from operator_core.monitor.recheck import Recheck
-from operator_core.work.incident import Conclusion, IncidentSession, LookWithChecker, SessionTools
+from operator_core.work.closing import export_closed
+from operator_core.work.incident import IncidentSession
+from operator_core.work.session import Conclusion, LookWithChecker, Session, SessionTools
 from operator_core.work.state import StateFolder
+from operator_core.work.task import TaskSession
 
 __all__ = ["Worker", "serve"]
 
@@ -44,9 +47,14 @@ _RULE = "=" * 60
 _LEFT = (
     select(tickets.c.id)
     .where(
-        tickets.c.status.in_([TicketStatus.OPEN.value, TicketStatus.RUNNING.value]),
+        tickets.c.status.in_([TicketStatus.OPEN.value, TicketStatus.QUEUED.value, TicketStatus.RUNNING.value]),
         tickets.c.held.is_(False),
         tickets.c.invariant_name != MONITOR_BLIND,
+        or_(
+            tickets.c.pinned_to.is_(None),
+            tickets.c.pinned_to == bindparam("name", type_=Text),
+            tickets.c.status == TicketStatus.RUNNING.value,
+        ),
     )
     .limit(1)
 )
@@ -57,7 +65,7 @@ class _Job:
     """One session in this process."""
 
     claim: Claim
-    session: IncidentSession
+    session: Session
     task: asyncio.Task[None]
     canceled: bool = False
     wake: int = -1
@@ -127,7 +135,7 @@ class Worker:
         """
         lease = self.settings.worker.lease_s
         await self._tidy()
-        await self.queue.register(self.id, lease)
+        await self.queue.register(self.id, lease, self.settings.worker.name)
         reach("worker.registered")
         keepers = [asyncio.create_task(self._beat(lease)), asyncio.create_task(self._sweep(lease))]
         try:
@@ -150,19 +158,25 @@ class Worker:
 
     async def _tidy(self) -> None:
         """Remove what sessions left here whose worker died after their end, or that ended without one."""
-        for name in self._state.names():
+        mine = {job.session.session_id for job in self._jobs.values()}
+        for name in set(await asyncio.to_thread(self._state.names)) - mine:
             # A folder of another database may be among them: only what is known to have ended goes.
-            if any(s.status != "running" for s in await self.audit.sessions(session_id=name)):
-                self._state.drop(name)
+            closed = [s for s in await self.audit.sessions(session_id=name) if s.status != "running"]
+            if closed:
+                await export_closed(self._tools, closed[0])
+                await asyncio.to_thread(self._state.drop, name)
 
     # ---- claiming
 
     async def _claim(self) -> bool:
         free = self.settings.worker.concurrency - len(self._jobs)
-        if free <= 0:
-            return False
+        name = self.settings.worker.name
         try:
-            claims = await self.queue.claim(self.id, free)
+            if free <= 0:
+                await self.queue.queue_busy(name)
+                return False
+            await self.queue.promote(name, free)
+            claims = await self.queue.claim(self.id, free, name)
         except Fenced:
             self._die()
         except StoreError as error:
@@ -170,7 +184,7 @@ class Worker:
             return False
         for claim in claims:
             reach("worker.claimed")
-            session = IncidentSession(self._tools, claim)
+            session = self._session(claim)
             task = asyncio.create_task(self._run_one(claim, session), name=f"ticket-{claim.ticket_id}")
             self._jobs[claim.ticket_id, claim.fence] = _Job(claim, session, task, wake=claim.wake)
         return bool(claims)
@@ -178,9 +192,8 @@ class Worker:
     async def _wait(self, wakeup: Wakeup, stop: asyncio.Event) -> None:
         """Until work may be there, a session ended, or it is time to stop; the poll is the fallback."""
         waits: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait()), asyncio.create_task(self._quit.wait())]
-        if len(self._jobs) < self.settings.worker.concurrency:
-            poll = self.settings.worker.poll_s / self.clock.rate
-            waits.append(asyncio.create_task(wakeup.wait(poll)))
+        poll = self.settings.worker.poll_s / self.clock.rate
+        waits.append(asyncio.create_task(wakeup.wait(poll)))
         running = [job.task for job in self._jobs.values()]
         await asyncio.wait([*waits, *running], return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
@@ -188,11 +201,16 @@ class Worker:
         await asyncio.gather(*waits, return_exceptions=True)
 
     async def _anything_left(self) -> bool:
-        return bool(await self.database.fetch(_LEFT))
+        return bool(await self.database.fetch(_LEFT, name=self.settings.worker.name))
 
     # ---- one session
 
-    async def _run_one(self, claim: Claim, session: IncidentSession) -> None:
+    def _session(self, claim: Claim) -> Session:
+        if claim.ticket.kind is TicketKind.TASK:
+            return TaskSession(self._tools, claim)
+        return IncidentSession(self._tools, claim)
+
+    async def _run_one(self, claim: Claim, session: Session) -> None:
         key = (claim.ticket_id, claim.fence)
         try:
             await self._work(claim, session)
@@ -204,7 +222,7 @@ class Worker:
         finally:
             self._jobs.pop(key, None)
 
-    async def _work(self, claim: Claim, session: IncidentSession) -> None:
+    async def _work(self, claim: Claim, session: Session) -> None:
         ticket = claim.ticket
         self._say(f"\n{_RULE}\nProcessing ticket #{ticket.id}: {ticket.invariant_name}\n{_RULE}\n")
         try:
@@ -269,12 +287,15 @@ class Worker:
 
     async def _sweep(self, lease: float) -> None:
         """Take back the tickets of dead workers, and make this process agree with the store."""
-        pause = 0.0
+        pause, tidied = 0.0, real_clock.monotonic()
         while not await self._over(pause):
-            pause = min(1.0, lease / 6) * random.uniform(0.8, 1.2)
+            pause = min(0.5, lease / 6) * random.uniform(0.8, 1.2)
             try:
                 await self.queue.reap()
                 await self._reconcile(await self.queue.owned(self.id))
+                if real_clock.monotonic() - tidied > lease:  # what was canceled while it waited for a person
+                    await self._tidy()
+                    tidied = real_clock.monotonic()
             except StoreError as error:
                 self._complain(error)
 
@@ -285,20 +306,22 @@ class Worker:
                 await asyncio.wait_for(self._done.wait(), pause)
         return self._done.is_set()
 
-    async def _reconcile(self, owned: dict[tuple[int, int], tuple[bool, int]]) -> None:
+    async def _reconcile(self, owned: dict[tuple[int, int], Owned]) -> None:
         for key, job in list(self._jobs.items()):
             if key not in owned:
                 job.missing += 1
                 if job.missing >= 2:  # once may be the moment between its last write and its end
                     job.task.cancel()
                 continue
-            cancel, wake = owned[key]
-            if cancel and not job.canceled:
+            cancel, now, wake = owned[key]
+            if cancel:
+                job.session.canceling.set()
+            if (now or (cancel and job.session.cancels_at_once)) and not job.canceled:
                 job.canceled = True
                 job.task.cancel()
-            if wake != job.wake and job.session.gateway is not None:
+            if wake != job.wake:
                 job.wake = wake
-                job.session.gateway.mail = True
+                job.session.post()
         for ticket, fence in owned:
             if (ticket, fence) not in self._jobs:
                 await self._disown(ticket, fence)
@@ -345,13 +368,19 @@ async def serve(
     say: Say = print,
     until_idle: bool = False,
     on_conclusion: Callable[[Conclusion], None] = lambda conclusion: None,
+    concurrency: int | None = None,
 ) -> None:
     """Open the store and work until SIGINT or SIGTERM.
+
+    Args:
+        concurrency: Instead of ``[worker] concurrency``.
 
     Raises:
         OperatorError: One sentence that says what is wrong and what to do.
     """
     chosen = settings or load_settings(db=db).settings
+    if concurrency is not None:
+        chosen = chosen.model_copy(update={"worker": chosen.worker.model_copy(update={"concurrency": concurrency})})
     engine = open_engine(chosen.model)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -1,0 +1,54 @@
+"""How the newest attempt at a ticket stands: its closure report, what it asks, and where its files are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from operator_core.model.entry import EntryKind
+
+if TYPE_CHECKING:
+    from operator_core.db.engine import Database
+
+__all__ = ["Closing", "closing_of"]
+
+
+class Closing(NamedTuple):
+    """What the journal of the newest session says.
+
+    Attributes:
+        headline: The result in one sentence.
+        markdown: The whole report.
+        report: The same as data.
+        question: What a session that waits for input wants to know.
+        folder: The session folder of this attempt, on the machine of its worker.
+    """
+
+    session_id: str
+    headline: str | None = None
+    markdown: str | None = None
+    report: dict[str, Any] | None = None
+    question: str | None = None
+    folder: str | None = None
+
+
+async def closing_of(database: Database, ticket_id: int) -> Closing | None:
+    """The newest attempt at a ticket; None: nobody has worked on it yet."""
+    from operator_core.db.audit_log import AuditLogDB
+
+    audit = AuditLogDB(database)
+    sessions = await audit.sessions(limit=1, ticket_id=ticket_id)
+    if not sessions:
+        return None
+    closing = Closing(sessions[0].session_id)
+    kinds = [EntryKind.BASELINE.value, EntryKind.OUTCOME.value, EntryKind.REPORT.value]
+    for entry in await audit.entries(closing.session_id, kinds=kinds):
+        data = entry.body if isinstance(entry.body, dict) else {}
+        if entry.entry_type == EntryKind.REPORT:
+            headline = str(data.get("headline") or entry.content)
+            closing = closing._replace(headline=headline, markdown=entry.raw_content, report=data or None)
+        elif entry.entry_type == EntryKind.OUTCOME:
+            asked = (entry.meta or {}).get("outcome") == "blocked"
+            closing = closing._replace(question=(entry.raw_content or entry.content) if asked else None)
+        elif isinstance(data.get("folder"), str):
+            closing = closing._replace(folder=data["folder"])
+    return closing

@@ -1,0 +1,84 @@
+"""``operator reply`` and ``operator steer``: what people say to a session."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from operator_core.cli.context import AsJson, open_store, run
+from operator_core.cli.output import Output
+from operator_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from operator_core.db.engine import Database
+    from operator_core.model.ticket import Ticket
+
+__all__ = ["nobody_works", "reply", "spoken", "steer"]
+
+TicketId = Annotated[int, typer.Argument(metavar="TICKET", help="Number of the ticket.", show_default=False)]
+Text = Annotated[str, typer.Argument(metavar="TEXT|-", help="What you say; - reads it from standard input.")]
+
+_MOST_BYTES = 400_000
+
+
+def reply(context: typer.Context, ticket_id: TicketId, text: Text, as_json: AsJson = False) -> None:
+    """Answer a session that waits for input; it goes on where it was."""
+    _say(context, ticket_id, text, as_json, answer=True)
+
+
+def steer(context: typer.Context, ticket_id: TicketId, text: Text, as_json: AsJson = False) -> None:
+    """Say something to a session that works; it reads it before its next step."""
+    _say(context, ticket_id, text, as_json, answer=False)
+
+
+def _say(context: typer.Context, ticket_id: int, text: str, as_json: bool, *, answer: bool) -> None:
+    words = spoken(text)
+
+    async def work() -> tuple[Ticket, str | None]:
+        from operator_core.db.tickets import TicketDB
+
+        async with open_store(context) as database:
+            tickets = TicketDB(database)
+            await (tickets.reply(ticket_id, words) if answer else tickets.steer(ticket_id, words))
+            ticket = await tickets.get_ticket(ticket_id)
+            return ticket, await nobody_works(database, ticket)
+
+    ticket, hint = run(work())
+    out = Output()
+    if as_json:
+        out.json(ticket.to_dict())
+        return
+    out.line(f"Ticket #{ticket_id} is open again, and goes on with your answer." if answer else "It was passed on.")
+    if hint:
+        out.line(hint)
+
+
+def spoken(text: str) -> str:
+    """The text itself, or what standard input says when it is ``-``.
+
+    Raises:
+        ConfigError: Standard input is no UTF-8 text, or much too long.
+    """
+    if text != "-":
+        return text
+    data = sys.stdin.buffer.read(_MOST_BYTES + 1) if sys.stdin is not None else b""
+    if len(data) > _MOST_BYTES:
+        raise ConfigError(f"Standard input has more than {_MOST_BYTES} bytes; put the details into a file.")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise ConfigError("Standard input is no UTF-8 text; convert it first, for example with `iconv`.") from None
+
+
+async def nobody_works(database: Database, ticket: Ticket) -> str | None:
+    """The sentence that says that there is no worker which could take the ticket; None: there is one."""
+    from operator_core.db.queue import WorkQueue
+
+    living = await WorkQueue(database).living()
+    if ticket.pinned_to is None:
+        return None if living else "No worker is running; start one with `operator worker run`."
+    if any(worker.name == ticket.pinned_to for worker in living):
+        return None
+    return f"No worker called {ticket.pinned_to} is running; the ticket waits for it."

@@ -1,0 +1,191 @@
+"""Judge a finished ticket once more: after a check, a model or a policy changed, or because somebody doubts it.
+
+The ticket does not change by it; the verdict is a session of its own in the journal, and a person decides what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from operator_core.db.audit_log import Journal
+from operator_core.db.queue import Claim
+from operator_core.db.tickets import TicketDB
+from operator_core.errors import TransitionRefused, VerificationError
+from operator_core.model.entry import Draft, Entry, EntryKind
+from operator_core.model.outcome import Outcome, OutcomeKind
+from operator_core.model.task import TaskCheck
+from operator_core.model.ticket import Ticket, TicketKind, TicketStatus
+from operator_core.model.verdict import Verdict, VerdictKind
+from operator_core.text import clip, printable
+from operator_core.verify.checks import CheckSeen
+from operator_core.verify.copies import tree_digest
+from operator_core.work import asides
+from operator_core.work.closing import locate
+from operator_core.work.incident import IncidentSession
+from operator_core.work.judging import Judged
+from operator_core.work.session import Conclusion, Session, SessionTools, newest, spec_of_task
+from operator_core.work.task import TaskSession
+
+__all__ = ["Rejudged", "rejudge"]
+
+_FINISHED = frozenset({TicketStatus.RESOLVED, TicketStatus.ESCALATED, TicketStatus.CANCELED})
+
+
+class Rejudged(NamedTuple):
+    """What came of it.
+
+    Attributes:
+        verdict: The new one.
+        before: The one of the session that was judged, if it had one.
+        session_id: Where the new one is journaled.
+        judged: The session whose work was judged.
+        unchanged: Whether the workspace is still what was judged then; None: not known.
+        notes: What was restored or taken out for the checks.
+    """
+
+    verdict: Verdict
+    before: Verdict | None
+    session_id: str
+    judged: str
+    unchanged: bool | None
+    notes: tuple[str, ...] = ()
+
+
+async def rejudge(
+    tools: SessionTools,
+    ticket_id: int,
+    *,
+    checks: Sequence[TaskCheck] | None = None,
+    model: str | None = None,
+    checks_only: bool = False,
+) -> Rejudged:
+    """Judge the newest work on a ticket again.
+
+    Args:
+        checks: Instead of the task's own.
+        model: Of the verifier agent, instead of the task's own.
+        checks_only: Without the verifier agent.
+
+    Raises:
+        TransitionRefused: Somebody may still be working on it.
+        VerificationError: Nothing that could be judged is here.
+    """
+    ticket = await TicketDB(tools.audit.database).get_ticket(ticket_id)
+    if ticket.status not in _FINISHED:
+        raise TransitionRefused(
+            f"Ticket #{ticket_id} is {ticket.status.value}; it is judged when its work has ended, or cancel it first."
+        )
+    old, entries = await _newest_work(tools, ticket)
+    found = newest(entries, EntryKind.VERDICT)
+    before = Verdict.from_dict(found.body) if found else None
+    session: _TaskAgain | _IncidentAgain
+    if ticket.kind is TicketKind.TASK:
+        session = _TaskAgain(tools, ticket, old, entries, checks, model, checks_only)
+    else:
+        session = _IncidentAgain(tools, ticket, old, entries)
+    try:
+        verdict, unchanged, notes = await session.again()
+        status = "completed" if verdict.kind is VerdictKind.VERIFIED else "escalated"
+        await tools.audit.complete_session(session.session_id, status, f"judged again: {verdict.kind}: {verdict.why}")
+    except BaseException:
+        if session.session_id:
+            await tools.audit.complete_session(session.session_id, "failed", "judging again did not come to an end")
+        raise
+    finally:
+        if session.session_id:
+            tools.state.drop(session.session_id)
+    return Rejudged(verdict, before, session.session_id, old, unchanged, notes)
+
+
+async def _newest_work(tools: SessionTools, ticket: Ticket) -> tuple[str, list[Entry]]:
+    """The newest session of a ticket in which something was prepared, and was worked on by an agent."""
+    for session in await tools.audit.sessions(ticket_id=ticket.id, limit=100_000):
+        entries = await tools.audit.entries(session.session_id)
+        if newest(entries, EntryKind.BASELINE) and newest(entries, EntryKind.OUTCOME):
+            return session.session_id, entries
+    raise VerificationError(f"Nobody has finished any work on ticket #{ticket.id}, so there is nothing to judge.")
+
+
+class _Again(Session):
+    """A session outside of the queue: no lease, no fence, and the ticket is not touched."""
+
+    def __init__(self, tools: SessionTools, ticket: Ticket, old: str, found: list[Entry]) -> None:
+        super().__init__(tools, Claim(ticket, "again", 0, 0))
+        self.old = old
+        self.found = found
+
+    async def open_journal(self) -> Journal:
+        if self.journal is None:
+            audit = self.tools.audit
+            self.session_id = await audit.create_session(self.ticket.id)
+            self.journal = await audit.journal(self.session_id)
+            text = f"judges the work of session {self.old} again"
+            await self.journal.append(Draft(EntryKind.SESSION_START, text, body={"judges": self.old}, phase="prepare"))
+            await self.refresh()
+        return self.journal
+
+    async def run(self) -> Conclusion:
+        raise NotImplementedError("it judges, and concludes nothing")
+
+
+class _TaskAgain(_Again, TaskSession):
+    def __init__(
+        self,
+        tools: SessionTools,
+        ticket: Ticket,
+        old: str,
+        found: list[Entry],
+        checks: Sequence[TaskCheck] | None,
+        model: str | None,
+        checks_only: bool,
+    ) -> None:
+        super().__init__(tools, ticket, old, found)
+        spec = spec_of_task(ticket)
+        changes = {
+            "checks": spec.checks if checks is None else tuple(checks),
+            "model": model or spec.model,
+            "profile": "operator" if checks_only else spec.profile,
+        }
+        self.spec = spec.model_copy(update=changes)
+        self._same_checks = self.spec.checks == spec.checks
+
+    async def _checkpoint(self) -> None:
+        """Nobody cancels it by the ticket, which has ended already."""
+
+    async def again(self) -> tuple[Verdict, bool | None, tuple[str, ...]]:
+        assert self.spec is not None
+        self.folder = await locate(self.tools, self.ticket, self.spec, self.old)
+        if not self.folder.workspace.is_dir():
+            raise VerificationError(f"The workspace {self.folder.workspace} is not here any more; it cannot be judged.")
+        await self.open_journal()
+        task, baseline = newest(self.found, EntryKind.TASK), newest(self.found, EntryKind.BASELINE)
+        snapshot, claim = newest(self.found, EntryKind.SNAPSHOT), newest(self.found, EntryKind.OUTCOME)
+        assert task is not None
+        assert baseline is not None
+        self._brief = asides.Brief.model_validate(task.body)
+        await self._export_origin()
+        if self._same_checks:
+            self._seen = tuple(CheckSeen.from_dict(seen) for seen in baseline.body["seen"])
+        elif self.spec.checks:
+            self._seen = await self._judging().runner().before()
+        words = next(
+            (
+                e.raw_content or ""
+                for e in reversed(self.found)
+                if e.entry_type == EntryKind.OUTCOME and (e.meta or {}).get("outcome") == OutcomeKind.PROPOSED
+            ),
+            claim.raw_content or "" if claim else "",
+        )
+        judged: Judged = await self._judging().judge(1, Outcome(OutcomeKind.PROPOSED, words).summary)
+        now = judged.digest or await tree_digest(self.folder.workspace)
+        return judged.verdict, now == snapshot.body["digest"] if snapshot else None, judged.notes
+
+
+class _IncidentAgain(_Again, IncidentSession):
+    async def again(self) -> tuple[Verdict, bool | None, tuple[str, ...]]:
+        verdict = await self.look_again(self.found)
+        journal = await self.open_journal()
+        text = clip(printable(f"{verdict.kind.value}: {verdict.why}"), 400)
+        await journal.append(Draft(EntryKind.VERDICT, text, body=verdict.to_dict(), phase="verify"))
+        return verdict, None, ()

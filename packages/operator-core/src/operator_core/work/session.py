@@ -1,0 +1,315 @@
+"""What the sessions on an incident and on a task share: the journal, sandboxes, and how they end.
+
+Each phase leaves its mark in the journal, and a phase whose mark is there is not repeated: that is all a resumed
+session needs to know.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from operator_core.agent_lab.engine import Engine
+from operator_core.agent_lab.gateway import Say, ToolGateway
+from operator_core.clock import Clock
+from operator_core.config import Settings
+from operator_core.db.audit_log import AuditLogDB, Journal
+from operator_core.db.queue import Claim, WorkQueue
+from operator_core.errors import VerificationError
+from operator_core.failpoints import reach
+from operator_core.model.entry import Draft, Entry, EntryKind
+from operator_core.model.invariant import Subject
+from operator_core.model.outcome import Outcome, OutcomeKind
+from operator_core.model.task import TaskSpec
+from operator_core.model.ticket import Reason, Ticket, TicketStatus
+from operator_core.model.usage import Usage
+from operator_core.model.verdict import Verdict, VerdictKind
+from operator_core.probes import Observation
+from operator_core.sandbox import ExecResult, Policy, Sandbox, open_sandbox
+from operator_core.text import clip, printable
+from operator_core.verify.report import ClosureReport
+from operator_core.work.state import StateFolder
+
+__all__ = [
+    "PREPARE",
+    "REASON_OF_OUTCOME",
+    "REASON_OF_VERDICT",
+    "Conclusion",
+    "LookWithChecker",
+    "Run",
+    "Session",
+    "SessionTools",
+    "TaskResult",
+    "newest",
+    "outcome_of",
+    "spec_of_task",
+    "spent",
+    "verdict_of",
+]
+
+LookWithChecker = Callable[[Subject, str, datetime], Awaitable[Observation]]
+"""Looks through a plug-in's checker: subject, violation key, start of the episode."""
+Run = Callable[[str, float], Awaitable[ExecResult]]
+"""Runs a command of the platform's own in a fresh sandbox: command, time limit in seconds."""
+
+PREPARE = "prepare"
+
+REASON_OF_VERDICT = {
+    VerdictKind.VERIFIED: Reason.VERIFIED,
+    VerdictKind.REFUTED: Reason.REFUTED,
+    VerdictKind.INCONCLUSIVE: Reason.INCONCLUSIVE,
+    VerdictKind.UNPROVEN: Reason.UNPROVEN,
+}
+REASON_OF_OUTCOME = {
+    OutcomeKind.GAVE_UP: Reason.GAVE_UP,
+    OutcomeKind.NO_OUTCOME: Reason.UNPROVEN,
+    OutcomeKind.LIMIT: Reason.BUDGET,
+    OutcomeKind.REFUSED: Reason.ERROR,
+    OutcomeKind.ERROR: Reason.ERROR,
+}
+
+
+class SessionTools(NamedTuple):
+    """What every session of a worker shares."""
+
+    settings: Settings
+    audit: AuditLogDB
+    queue: WorkQueue
+    engine: Engine
+    state: StateFolder
+    clock: Clock
+    say: Say
+    look_with_checker: LookWithChecker | None = None
+
+
+class TaskResult(NamedTuple):
+    """What a task's execution returns (row B-029).
+
+    Attributes:
+        ok: Whether it is verified.
+        message: Its result, ``Task canceled by user``, ``Blocked: <reason>`` or what went wrong.
+        transcript: All phases as JSON lines.
+        stats: The content of ``session_summary.json``.
+    """
+
+    ok: bool
+    message: str
+    transcript: str
+    stats: dict[str, Any]
+
+
+class Conclusion(NamedTuple):
+    """How a session ended or where it rests: the ticket's state now, why, and the closure report."""
+
+    status: TicketStatus
+    reason: Reason
+    report: ClosureReport
+    result: TaskResult | None = None
+
+
+class Session(abc.ABC):
+    """Runs, or goes on with, the session of one claim.
+
+    Args:
+        tools: What the worker provides.
+        claim: The claim; its ticket's ``session_id`` is the session to resume, if there is one.
+
+    Attributes:
+        gateway: The tools of the phase that runs now, if it has any.
+        stopping: Set when the worker leaves: the session rests at the next good moment.
+        canceling: Set when a person canceled, and the session may choose the moment.
+        journal: Open after :meth:`open_journal`.
+        mail: Whether a message may wait.
+    """
+
+    ends_in = PREPARE
+    """The phase of the entries that end a session."""
+    cancels_at_once = True
+    """Whether a cancellation breaks into a phase, or waits for the next checkpoint."""
+
+    def __init__(self, tools: SessionTools, claim: Claim) -> None:
+        self.tools = tools
+        self.claim = claim
+        self.ticket: Ticket = claim.ticket
+        self.gateway: ToolGateway | None = None
+        self.stopping = asyncio.Event()
+        self.canceling = asyncio.Event()
+        self.session_id = ""
+        self.entries: list[Entry] = []
+        self.journal: Journal | None = None
+        self.mail = False
+        self._boxes = 0
+
+    @abc.abstractmethod
+    async def run(self) -> Conclusion:
+        """All phases, from wherever the journal says.
+
+        Raises:
+            Fenced: The ticket belongs to another worker now.
+            StoreError: The journal cannot be written; another worker goes on later.
+            ModelNotUsable: The model service refuses this worker's key or model; the ticket can be released.
+            ModelUnreachable: It did not answer for ``retry_deadline_s``; likewise.
+            SandboxUnavailable: No sandbox can be started here; the ticket is untouched and can be released.
+            VerificationError: The ticket's check cannot be read.
+        """
+
+    def post(self) -> None:
+        """There may be a message from a person; the phase that runs looks at its next good moment."""
+        self.mail = True
+        if self.gateway is not None:
+            self.gateway.mail = True
+
+    @abc.abstractmethod
+    def policy(self, *readable: Path) -> Policy:
+        """What the commands of this session may see and change."""
+
+    async def abandon(self, why: str) -> TicketStatus:
+        """A person canceled: close the session as that."""
+        journal = await self.open_journal()
+        if self.gateway is not None:
+            await self.gateway.recover()
+        ended = Draft(EntryKind.SESSION_END, why, why, phase=self.ends_in, meta={"status": "canceled"})
+        await journal.append(ended)
+        return await self.finish(TicketStatus.CANCELED, Reason.BY_HAND, why, "canceled")
+
+    async def fail(self, reason: Reason, why: str) -> TicketStatus:
+        """Something that is neither the agent's nor the verification's: escalate with its sentence."""
+        journal = await self.open_journal()
+        sentence = clip(printable(self.tools.audit.database.redactor.text(why)), 2000)
+        await journal.append(Draft(EntryKind.ERROR, clip(sentence, 200), sentence, phase=self.ends_in))
+        diagnosis = f"ESCALATED: {reason.value}: {sentence}"
+        return await self.finish(TicketStatus.ESCALATED, reason, diagnosis, "failed")
+
+    # ---- the journal
+
+    async def open_journal(self) -> Journal:
+        """The session's journal; opened, and the session created, by the first call."""
+        if self.journal is not None:
+            return self.journal
+        audit = self.tools.audit
+        resumed = self.ticket.session_id is not None
+        if self.ticket.session_id is not None:
+            self.session_id = self.ticket.session_id
+        elif not self.session_id:
+            self.session_id = await audit.create_session(self.ticket.id, claim=self.claim)
+            reach("session.created")
+        journal = self.journal = await audit.journal(self.session_id, self.claim)
+        await self.refresh()
+        if resumed:
+            text = f"resumed by worker {self.claim.worker[:8]} with fence {self.claim.fence}"
+            await journal.append(Draft(EntryKind.RESUMED, text, phase=PREPARE))
+            self.tools.say(f"[Resumed] session {self.session_id} goes on where its journal ends")
+        return journal
+
+    async def refresh(self) -> list[Entry]:
+        """Read what was written since the last look."""
+        after = self.entries[-1].seq if self.entries else -1
+        self.entries += await self.tools.audit.entries(self.session_id, after=after)
+        return self.entries
+
+    def find(self, kind: EntryKind, phase: str | None = None) -> Entry | None:
+        """The newest entry of a kind, among those that were read."""
+        return newest(self.entries, kind, phase)
+
+    async def finish(self, status: TicketStatus, reason: Reason, diagnosis: str, session_status: str) -> TicketStatus:
+        """End the session and the work on the ticket; returns the state that it has now: a cancellation wins."""
+        status_now = await self.tools.queue.finish(
+            self.claim,
+            status,
+            reason,
+            diagnosis=diagnosis,
+            session_id=self.session_id,
+            session_status=session_status,
+            watch_s=self.watch_s,
+        )
+        reach("session.finished")
+        await asyncio.to_thread(self.tools.state.drop, self.session_id)  # a whole repository may be in it
+        return status_now
+
+    @property
+    def watch_s(self) -> float:
+        """Seconds for which the same violation reopens the ticket."""
+        return 0.0
+
+    # ---- sandboxes
+
+    def keep_apart(self, folders: Iterable[Path]) -> None:
+        """Make sure that neither the store nor another session's files are in them."""
+        self.tools.state.keep_from(folders)
+
+    def box(self, policy: Policy) -> Sandbox:
+        """A new sandbox, not started."""
+        self._boxes += 1
+        return open_sandbox(
+            self.tools.settings.sandbox.backend,
+            policy,
+            session_dir=self.tools.state.session(self.session_id) / f"box-{self.claim.fence}-{self._boxes}",
+            redact=self.tools.audit.database.redactor.filter,
+        )
+
+    @asynccontextmanager
+    async def platform_box(self, policy: Policy | None = None) -> AsyncIterator[Run]:
+        """A fresh sandbox for the platform's own commands; nothing of the agent lives in it."""
+        box = self.box(policy or self.policy())
+        started = False
+
+        async def run(command: str, timeout: float) -> ExecResult:
+            nonlocal started
+            if not started:
+                await box.start()
+                started = True
+            # Always in the workspace: a `cd` in one check must not decide where the next one looks.
+            return await box.exec(command, timeout=timeout, cwd=".")
+
+        try:
+            yield run
+        finally:
+            await box.close()
+
+
+def newest(entries: list[Entry], kind: EntryKind, phase: str | None = None) -> Entry | None:
+    """The newest entry of a kind (and phase)."""
+    return next((e for e in reversed(entries) if e.entry_type == kind and phase in (None, e.phase)), None)
+
+
+def outcome_of(entry: Entry) -> Outcome:
+    """The outcome in its entry."""
+    return Outcome(OutcomeKind((entry.meta or {})["outcome"]), entry.raw_content or "", entry.body)
+
+
+def spent(entries: Iterable[Entry]) -> Usage:
+    """What all paid calls in these entries used."""
+    total = Usage()
+    for entry in entries:
+        if entry.meta and "usage" in entry.meta:
+            total = total.plus(Usage(**entry.meta["usage"]))
+    return total
+
+
+def verdict_of(entry: Entry) -> Verdict:
+    """The verdict in its entry."""
+    return Verdict.from_dict(entry.body)
+
+
+def spec_of_task(ticket: Ticket) -> TaskSpec:
+    """The task in a ticket.
+
+    Raises:
+        VerificationError: It cannot be read.
+    """
+    try:
+        return TaskSpec.model_validate(ticket.check_spec)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise VerificationError(
+            f"The task of ticket #{ticket.id} cannot be read ({where}: {first['msg']}); another version of Operator "
+            "wrote it, so update this worker and reopen the ticket."
+        ) from None
