@@ -8,7 +8,6 @@ import contextlib
 import itertools
 import os
 import shlex
-import shutil
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,6 +26,7 @@ from operator_core.sandbox.protocol import (
     OnOutput,
     RedactFilter,
 )
+from operator_core.sandbox.removal import remove_tree
 from operator_core.sandbox.report import Report
 from operator_core.sandbox.runner import RawResult, Spawn, exit_status, run
 from operator_core.sandbox.sink import LogSink
@@ -340,7 +340,7 @@ class Session(abc.ABC):
     def _remove(self) -> None:
         """Remove what we made; the directory itself only if nothing of the caller is in it."""
         for path in self._layout[1:]:
-            _remove_tree(path)
+            remove_tree(path)
         with contextlib.suppress(OSError):
             self._cwd_file.unlink()
         with contextlib.suppress(OSError):
@@ -383,14 +383,3 @@ def _read_state(path: Path) -> _State:
     left = int(count) - 2 if count.isdigit() and len(count) < 8 else 0
     usable = cwd.startswith("/") and "\0" not in cwd
     return _State(mark != _NOT_STARTED, cwd if usable else None, max(0, left), mark == b"f")
-
-
-def _remove_tree(path: Path) -> None:
-    for folder, names, _ in os.walk(path):
-        for name in names:
-            inner = os.path.join(folder, name)
-            if not os.path.islink(inner):
-                # A command may have taken our own rights away.
-                with contextlib.suppress(OSError):
-                    os.chmod(inner, 0o700)
-    shutil.rmtree(path, ignore_errors=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shlex
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ from operator_core.errors import SandboxError, VerificationError
 from operator_core.model.task import TaskCheck, TaskSpec
 from operator_core.model.verdict import Clause, ClauseResult, ClauseState, Evidence
 from operator_core.sandbox.protocol import ExecResult, Sandbox
+from operator_core.sandbox.removal import remove_tree
 from operator_core.text import clip, printable
 from operator_core.verify.canary import Canary
 from operator_core.verify.copies import copy_tree, plain_name
@@ -392,9 +391,4 @@ def _feedback(said: list[str], restored: tuple[str, ...], removed: tuple[str, ..
 
 
 async def _discard(folder: Path) -> None:
-    def remove() -> None:
-        # A folder that is nested very deeply is more than rmtree can do; the scratch folder goes later.
-        with contextlib.suppress(RecursionError):
-            shutil.rmtree(folder, ignore_errors=True)
-
-    await asyncio.to_thread(remove)
+    await asyncio.to_thread(remove_tree, folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from operator_core.model.ticket import Reason, Ticket, TicketStatus
 from operator_core.model.verdict import ClauseState, Verdict, VerdictKind
 from operator_core.probes import Observation, look_at
 from operator_core.sandbox import Limits, Policy
+from operator_core.sandbox.removal import remove_tree
 from operator_core.text import clip
 from operator_core.verify.copies import copy_tree
 from operator_core.verify.incident import IncidentCheck, verify_incident
@@ -186,7 +186,7 @@ class IncidentSession(Session):
         try:
             if not room.is_dir():
                 draft = room.with_suffix(".partial")
-                await asyncio.to_thread(shutil.rmtree, draft, ignore_errors=True)
+                await asyncio.to_thread(remove_tree, draft)
                 draft.parent.mkdir(exist_ok=True)
                 limits = {"max_bytes": tasks.max_workspace_bytes, "max_files": tasks.max_workspace_files}
                 await copy_tree(policy.workspace, draft, **limits)

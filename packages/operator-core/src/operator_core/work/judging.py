@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from operator_core.model.outcome import Outcome, OutcomeKind
 from operator_core.model.task import TaskSpec
 from operator_core.model.verdict import Clause, ClauseResult, ClauseState, Evidence, Verdict, VerdictKind
 from operator_core.sandbox import Policy
+from operator_core.sandbox.removal import remove_tree
 from operator_core.text import clip, printable
 from operator_core.verify.checks import CheckRunner, CheckSeen
 from operator_core.verify.copies import copy_tree
@@ -144,7 +144,7 @@ class Judging:
         session.tools.say(f"[Verify] {phase}: {text}")
         await session.refresh()
         # What was judged is known by its digest, and delivered from the workspace.
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        await asyncio.to_thread(remove_tree, self._folder)
         return Judged(verdict, feedback, digest, notes)
 
     async def _snapshot(self, phase: str) -> tuple[Path, str]:
@@ -154,7 +154,7 @@ class Judging:
         found = session.find(EntryKind.SNAPSHOT, phase)
         if found is not None and work.is_dir():
             return work, str(found.body["digest"])
-        await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)
+        await asyncio.to_thread(remove_tree, work)
         work.parent.mkdir(parents=True, exist_ok=True)
         copied = await self._copy(self.workspace, work)
         if found is not None and copied.digest != found.body["digest"]:
@@ -198,7 +198,7 @@ class Judging:
         room = self._folder / phase / "agent"
         if not room.is_dir():
             draft = room.with_suffix(".partial")
-            await asyncio.to_thread(shutil.rmtree, draft, ignore_errors=True)
+            await asyncio.to_thread(remove_tree, draft)
             await self._copy(work, draft)
             draft.rename(room)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from operator_core import clock
 from operator_core.config import Settings
 from operator_core.db.engine import Database
 from operator_core.errors import ConfigError, StoreFull, StoreReadOnly
+from operator_core.sandbox.removal import remove_tree
 
 __all__ = ["StateFolder"]
 
@@ -58,7 +58,7 @@ class StateFolder:
 
     def drop(self, session_id: str) -> None:
         """Remove the files of a session that has ended; its results are in the journal."""
-        shutil.rmtree(self.root / "sessions" / session_id, ignore_errors=True)
+        remove_tree(self.root / "sessions" / session_id)
 
     def keep_from(self, folders: Iterable[Path]) -> None:
         """Make sure that an agent with these folders sees neither the store nor the files of other sessions.

@@ -29,6 +29,7 @@ from operator_core.errors import ModelNotUsable, ModelUnreachable, OperatorError
 from operator_core.failpoints import reach
 from operator_core.model.entry import Draft, Entry, EntryKind
 from operator_core.sandbox import ExecResult, Limits, Report, Sandbox
+from operator_core.sandbox.removal import remove_tree
 from operator_core.text import clip, first_line, printable
 
 __all__ = ["CliPhase", "CliResult", "OpenBox", "run_claude_code"]
@@ -349,13 +350,13 @@ async def _send(writer: asyncio.StreamWriter, text: str) -> None:
 def _run_folder(folder: Path) -> Iterator[Path]:
     """The folder of one run: its sockets, and what the sandbox reads."""
     for stale in folder.glob("run-*"):
-        shutil.rmtree(stale, ignore_errors=True)
+        remove_tree(stale)
     front = folder / f"run-{clock.new_id()[:8]}"
     front.mkdir(mode=0o700, parents=True)
     try:
         yield front
     finally:
-        shutil.rmtree(front, ignore_errors=True)
+        remove_tree(front)
 
 
 @contextlib.asynccontextmanager

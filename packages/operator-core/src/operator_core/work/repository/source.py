@@ -1,10 +1,9 @@
 """What a workspace starts from: a clone, a folder or nothing, always as a repository of its own.
 
-Git runs here, outside of any sandbox, only on repositories that no agent has touched yet; what an agent had its hands
-on is committed by :mod:`operator_core.work.repository.delivery`, in a sandbox. It gets a clean environment: no
-configuration of this machine or user, no question to anybody, no hook, no helper program. A private repository is therefore reached over
-``ssh`` with the agent of the user that the worker runs as (``SSH_AUTH_SOCK`` is passed on); stored passwords are not.
-Submodules and the contents behind LFS pointers are not fetched.
+Git runs here outside of any sandbox, but only on repositories that no agent has touched yet; what an agent had its
+hands on is committed by :mod:`operator_core.work.repository.delivery`, in a sandbox. A private repository is reached
+over ``ssh`` with the agent of the user that the worker runs as (``SSH_AUTH_SOCK`` is passed on); stored passwords are
+not. Submodules and the contents behind LFS pointers are not fetched.
 """
 
 from __future__ import annotations
