@@ -208,3 +208,17 @@ def test_the_worker_had_no_complaint_and_the_journal_is_intact(worked: Worked) -
     assert (worked.done.returncode, worked.done.stderr) == (0, "")
     done = run_operator("audit", "verify", db=worked.database)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_first_one_with_pytest_in_one_command(tmp_path: Path, require_bubblewrap: None) -> None:
+    """Nobody else works: the command that submits it works on it, and tells where its proof is."""
+    task = read_task(FOLDER / "fix-failing-test")
+    with ScriptedProcess(f"{FOLDER / 'brain.py'}:examples") as server:
+        env = {"HOME": str(tmp_path), "OPERATOR_MODEL__ENGINE": "scripted", "OPERATOR_MODEL__BASE_URL": server.base_url}
+        words = ("submit", task.prompt, "--repo", str(task.repo), "--check", "pytest -q", "--wait")
+        done = run_operator(*words, db=tmp_path / "operator.db", env=env, timeout=150)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "is resolved: verified" in done.stdout
+    (report,) = (tmp_path / "Operator Sessions").glob("*/attempt-1/REPORT.md")
+    assert str(report) in done.stdout
+    assert "pytest -q: exit 0 on the content" in report.read_text("utf-8").replace("\\", "")

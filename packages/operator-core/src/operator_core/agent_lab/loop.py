@@ -137,7 +137,8 @@ async def _turns(run: AgentRun, runner: Any) -> tuple[str | None, str]:
                 raise Stopping
             # Editing this very dict is the one way to add something to a running runner's next request.
             answers["content"] += [{"type": "text", "text": note} for note in await run.gateway.notes()]
-        run.budget.reserve(conversation.size + len(run.system))
+        if stop in ("tool_use", "pause_turn"):  # else this was the last one: nothing more needs to fit
+            run.budget.reserve(conversation.size + len(run.system))
     return stop, detail
 
 

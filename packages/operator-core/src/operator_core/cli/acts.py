@@ -284,7 +284,7 @@ class _Stage:
                 f"The demo worked on another ticket, {ticket.invariant_name}; start it with a new database."
             )
         entries = await AuditLogDB(database).entries(report.session_id, kinds=[EntryKind.VERDICT.value])
-        verdicts = [(entry.body["kind"], entry.body["why"]) for entry in entries]
+        verdicts = [(e.body["kind"], [e.body["why"], *(e.meta or {}).get("notes", ())]) for e in entries]
         act = Act(
             number=number,
             engine=settings.model.engine,
@@ -300,7 +300,9 @@ class _Stage:
         )
         for attempt, (kind, why) in enumerate(verdicts[:-1], 1):
             if kind == VerdictKind.REFUTED:
-                self._tell(plain(f"Attempt {attempt}: the worker said that it was done, and was refused: {why}"))
+                self._tell(
+                    plain(f"Attempt {attempt}: the worker said that it was done, and was refused: {'; '.join(why)}")
+                )
         self._tell(f"Ticket #{act.ticket} is {act.status}: {act.reason}. {act.why}")
         if number == 2 and act.ok:
             self._tell(

@@ -29,6 +29,8 @@ _ETC = (
     "pki/tls/certs", "pki/ca-trust/extracted", "perl", "protocols", "python3", "services", "ssl/cert.pem", "ssl/certs",
     "ssl/openssl.cnf", "terminfo", "timezone",
 )  # fmt: skip
+# Hundreds of links; a bind is much cheaper than making each of them anew.
+_ETC_BOUND = ("alternatives", "ssl/certs")
 _ETC_NETWORK = ("resolv.conf", "host.conf", "gai.conf", "hosts")
 _ETC_FILES = {
     "group": f"root:x:0:\nagent:x:{UID}:\nnogroup:x:65534:\n",
@@ -74,6 +76,9 @@ def build_etc(target: Path, *, network: bool) -> None:
     names = [*_ETC, *(_ETC_NETWORK if network else ())]
     names += [path.name for path in Path("/etc").glob("java-*")]
     for name in names:
+        if name in _etc_bound():
+            (target / name).mkdir(parents=True, exist_ok=True)
+            continue
         source, copy = f"/etc/{name}", f"{target}/{name}"
         # What a link leads to may not be visible, e.g. resolv.conf -> /run/systemd/resolve/...
         real = os.path.realpath(source)
@@ -86,6 +91,10 @@ def build_etc(target: Path, *, network: bool) -> None:
         (target / name).write_text(text)
     if not (target / "hosts").exists():
         (target / "hosts").write_text(_LOCALHOST)
+
+
+def _etc_bound() -> list[str]:
+    return [name for name in _ETC_BOUND if os.path.realpath(f"/etc/{name}") == f"/etc/{name}"]
 
 
 def _copy(source: str, target: str) -> None:
@@ -115,6 +124,8 @@ def fixed_arguments(policy: Policy, layout: Layout) -> list[str]:
         elif path.is_dir():
             options += ["--ro-bind", str(path), str(path)]
     options += ["--ro-bind", str(layout.etc), "/etc", "--dir", "/run", "--symlink", "/tmp", "/var/tmp"]
+    for name in _etc_bound():
+        options += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
     options += ["--dev", "/dev", "--perms", "1777", "--size", str(policy.limits.shm), "--tmpfs", "/dev/shm"]
     # /dev itself would be one more place to fill the memory.
     options += ["--remount-ro", "/dev", "--proc", "/proc"]

@@ -18,6 +18,7 @@ from operator_core.sandbox.removal import remove_tree
 from operator_core.text import clip, printable
 from operator_core.verify.canary import Canary
 from operator_core.verify.copies import copy_tree, plain_name
+from operator_core.verify.endings import Ending, endings
 from operator_core.verify.frozen import Frozen, Restored, altered, frozen_paths, restore
 from operator_core.verify.refusal import PRELUDE
 
@@ -51,6 +52,7 @@ class CheckSeen(NamedTuple):
         vacuous: Whether it passes even in an empty folder, and so proves nothing.
         canary: The frozen tests that it reports as failing when the platform makes them fail, one a line
             (``tests/test_a.py::test_b``), or ``*`` where only its failure is known. None: it does not react to them.
+        ending: Whether it is decided by Python scripts, which the platform can make fail at their end.
     """
 
     command: str
@@ -59,6 +61,7 @@ class CheckSeen(NamedTuple):
     tail: str
     vacuous: bool = False
     canary: str | None = None
+    ending: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -160,7 +163,7 @@ class CheckRunner:
             return CheckJudgement(_clause(ClauseState.NOT_PROVED, "the task has no check", []), "")
         try:
             frozen = await self.frozen()
-            known = {s.command: s.canary for s in seen}
+            known = {s.command: s for s in seen}
             runs = [
                 await self._judge_one(check, number, work, frozen, known.get(check.command))
                 for number, check in enumerate(self.spec.checks, 1)
@@ -176,7 +179,19 @@ class CheckRunner:
         run = await self._run(check, self.base, frozen)
         vacuous = run.light == "green" and await self._passes_on_nothing(check, frozen)
         canary = await self._try_canary(check, frozen, run) if not vacuous else None
-        return CheckSeen(check.command, run.light, run.exit, run.tail, vacuous, canary)
+        ending = canary is None and not vacuous and run.light != "could_not_look" and await self._ends(check, frozen)
+        return CheckSeen(check.command, run.light, run.exit, run.tail, vacuous, canary, ending)
+
+    async def _ends(self, check: TaskCheck, frozen: Frozen) -> bool:
+        """Whether the only thing that decides the check is how its Python script ends."""
+        places = endings(check, frozen)
+        if len(places) != 1:
+            return False
+        for mode, light in (("passes", "green"), ("fails", "red")):
+            place = places[0]._replace(mode=mode)  # type: ignore[arg-type]
+            if (await self._run(place.of(check), self.base, frozen, place)).light != light:
+                return False
+        return True
 
     async def _passes_on_nothing(self, check: TaskCheck, frozen: Frozen) -> bool:
         """Whether it is green in a folder that holds nothing but the files that are the check itself."""
@@ -207,11 +222,11 @@ class CheckRunner:
         return _SOME if bare.light == "red" and bare.tests else None
 
     async def _judge_one(
-        self, check: TaskCheck, number: int, work: Path, frozen: Frozen, expected: str | None
+        self, check: TaskCheck, number: int, work: Path, frozen: Frozen, before: CheckSeen | None
     ) -> tuple[_Run, Evidence, str]:
         """A run, its evidence, and why it does not count although it is green (else empty)."""
         run = await self._run(check, work, frozen)
-        disarmed = ""
+        disarmed, expected = "", before.canary if before else None
         canary = Canary.of(check, frozen) if expected is not None and run.light == "green" else None
         if canary is not None:
             again = await self._run(check, work, frozen, canary)
@@ -229,9 +244,16 @@ class CheckRunner:
                         f"it no longer fails because of {_names(missing)} when that is made to fail, as it did before "
                         "the work: something in the work switches tests off"
                     )
+        if before and before.ending and run.light == "green":
+            (place,) = endings(check, frozen)
+            if (await self._run(place.of(check), work, frozen, place)).light == "green":
+                disarmed = (
+                    "it passes even when its script is told to fail at its end: something in the work ends the script "
+                    "before"
+                )
         return run, self._evidence(check, number, run, canary is not None, disarmed), disarmed
 
-    async def _run(self, check: TaskCheck, source: Path, frozen: Frozen, canary: Canary | None = None) -> _Run:
+    async def _run(self, check: TaskCheck, source: Path, frozen: Frozen, canary: Canary | Ending | None = None) -> _Run:
         """One run on a fresh copy.
 
         Raises:

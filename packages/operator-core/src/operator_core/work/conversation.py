@@ -125,15 +125,15 @@ async def hold_conversation(session: Session, phase: AgentPhase) -> Outcome:
             await gateway.record(outcome_draft(outcome, gateway.clean))
         if summarizer:
             await summarizer.close()
-            if summarizer.used.tokens:
-                meta = {"usage": summarizer.used._asdict(), "model": tools.settings.model.summary_model}
-                await journal.append(Draft(EntryKind.USAGE, "one-line summaries", meta=meta))
         return outcome
     finally:
         if summarizer:
             await summarizer.close(0.0)
         await sandbox.close()  # from here on nothing of the agent runs any more
         with contextlib.suppress(StoreError):
+            if summarizer and summarizer.used.tokens:  # paid, however the phase ended
+                meta = {"usage": summarizer.used._asdict(), "model": tools.settings.model.summary_model}
+                await journal.append(Draft(EntryKind.USAGE, "one-line summaries", meta=meta))
             await session.refresh()
 
 
