@@ -126,12 +126,17 @@ def worker_opening(task_text: str, criteria_text: str, feedback: str | None) -> 
     return "\n\n".join(parts)
 
 
-def verifier_opening(task_text: str, criteria_text: str, claim: str, checks: Sequence[str]) -> str:
-    """The first message to a verifier: task, criteria, what is claimed, and which frozen checks have passed."""
+def verifier_opening(
+    task_text: str, criteria_text: str, claim: str, checks: Sequence[str], notes: Sequence[str] = ()
+) -> str:
+    """The first message to a verifier: task, criteria, what is claimed, which checks passed, what was noticed."""
     parts = [f"TASK.md:\n\n{task_text.strip()}", f"VERIFICATION.md:\n\n{criteria_text.strip()}"]
     if checks:
         passed = "\n".join(f"- {command}" for command in checks)
         parts.append(f"These frozen checks pass on the work; they may not cover everything that was asked:\n{passed}")
+    if notes:
+        noticed = "\n".join(f"- {note}" for note in notes)
+        parts.append(f"What the platform noticed about files that say how the work is tested:\n{fenced(noticed)}")
     parts.append(f"LATEST WORKER OUTPUT (a claim, not evidence):\n\n{fenced(claim)}")
     return "\n\n".join(parts)
 

@@ -22,7 +22,7 @@ from operator_core.db import ledger
 from operator_core.db.client import StoreClient
 from operator_core.db.queue import Claim, Message, WorkQueue
 from operator_core.db.schema import agent_log_entries, agent_sessions, blob_chunks, tickets
-from operator_core.db.tickets import close_session_row
+from operator_core.db.ticket_rows import close_session_row
 from operator_core.errors import Fenced, NotFound, StoreError, StoreUnavailable, TransitionRefused
 from operator_core.model.entry import ENTRY_VERSION, GENESIS, Draft, Entry, EntryKind, entry_hash, stored_json
 from operator_core.redaction import Redactor

@@ -22,7 +22,7 @@ from operator_core import clock
 from operator_core.db import ledger
 from operator_core.db.engine import Database
 from operator_core.db.schema import agent_log_entries, db_now_ms, inbox, tickets, workers
-from operator_core.db.tickets import close_session_row, ticket_of
+from operator_core.db.ticket_rows import close_session_row, ticket_of
 from operator_core.errors import Fenced
 from operator_core.model.monitor import MONITOR_BLIND
 from operator_core.model.ticket import Reason, Ticket, TicketStatus, check_transition

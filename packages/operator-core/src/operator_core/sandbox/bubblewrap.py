@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import select
 import shutil
@@ -43,6 +44,13 @@ _INFO_WAIT_S = 1.0
 _END_WAIT_S = 5.0
 
 
+@functools.lru_cache(maxsize=8)
+def _version_of(program: str, changed: int) -> str:
+    """Its version; asked once for each program (and time of its last change)."""
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False, env={})
+    return done.stdout.rpartition(" ")[2].strip() or "(version unknown)"
+
+
 class BubblewrapSandbox(Session):
     """See the module. ``start`` tests it and refuses to go on if an attack succeeds."""
 
@@ -59,7 +67,14 @@ class BubblewrapSandbox(Session):
     async def _open(self) -> Report:
         version = self._find()
         self._filter = build_filter()
-        build_etc(self._layout.etc, network=self.policy.network == "host")
+        # In a thread, because many sessions start at once; it is waited for, because it must not go on after `close`.
+        copying = asyncio.ensure_future(
+            asyncio.to_thread(build_etc, self._layout.etc, network=self.policy.network == "host")
+        )
+        try:
+            await asyncio.shield(copying)
+        finally:
+            await asyncio.wait({copying})
         self._fixed = fixed_arguments(self.policy, self._layout)
         self._search_path = search_path((*self.policy.readable, *self.policy.writable))
         try:
@@ -86,8 +101,7 @@ class BubblewrapSandbox(Session):
                 "install it with `apt-get install bubblewrap`, `dnf install bubblewrap` or `apk add bubblewrap`",
             )
         self._program = program
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False, env={})
-        return done.stdout.rpartition(" ")[2].strip() or "(version unknown)"
+        return _version_of(program, os.stat(program).st_mtime_ns)
 
     async def _attack(self, script: str, env: Mapping[str, str]) -> ExecResult:
         # Not with the policy's own limits on output, which may be tiny.

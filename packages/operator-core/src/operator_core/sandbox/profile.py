@@ -94,7 +94,7 @@ def build_etc(target: Path, *, network: bool) -> None:
 
 
 def _etc_bound() -> list[str]:
-    return [name for name in _ETC_BOUND if os.path.realpath(f"/etc/{name}") == f"/etc/{name}"]
+    return [n for n in _ETC_BOUND if os.path.isdir(f"/etc/{n}") and os.path.realpath(f"/etc/{n}") == f"/etc/{n}"]
 
 
 def _copy(source: str, target: str) -> None:

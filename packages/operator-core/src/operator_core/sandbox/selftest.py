@@ -5,6 +5,7 @@ One run of one bash script (about 80 ms). A probe that does not answer counts as
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -114,7 +115,7 @@ async def examine(backend: str, policy: Policy, layout: Layout, try_: Try) -> Re
             evidence = Evidence(
                 written=canary.read_text() != token,
                 read=token in result.stdout.text(),
-                survived=_survivor(marker),
+                survived=await asyncio.to_thread(_survivor, marker),
                 left=result.background,
             )
         finally:
@@ -127,7 +128,7 @@ async def examine(backend: str, policy: Policy, layout: Layout, try_: Try) -> Re
     if holes:
         what = "; ".join(f"{name}: {reached}" for name, reached in holes.items())
         raise SandboxError(f"The sandbox does not hold here and is not used ({what}); run `operator doctor`.")
-    links = _hard_links(policy.workspace)
+    links = await asyncio.to_thread(_hard_links, policy.workspace)
     if links:
         controls["workspace.hardlinks"] = Control(
             "partial", f"{links} files have a second name; writing to them in place also changes that one"

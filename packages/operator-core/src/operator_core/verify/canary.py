@@ -99,7 +99,8 @@ class _Marks:
 
 # What makes each assertion of a test case fail.
 _FAILING = {
-    "assertEqual": "0, 1", "assertNotEqual": "0, 0", "assertTrue": "False", "assertFalse": "True", "assertIs": "0, None",
+    "assertEqual": "0, 1", "assertNotEqual": "0, 0", "assertTrue": "False", "assertFalse": "True",
+    "assertIs": "0, None",
     "assertIsNone": "0", "assertIsNotNone": "None", "assertIn": "0, ()", "assertNotIn": "0, (0,)", "fail": "",
     "assertAlmostEqual": "0, 1", "assertGreater": "0, 1", "assertLess": "1, 0", "assertGreaterEqual": "0, 1",
     "assertLessEqual": "1, 0", "assertIsInstance": "0, str", "assertRegex": "'a', 'b'", "assertCountEqual": "[0], [1]",

@@ -15,7 +15,7 @@ from operator_core.verify.sections import SECTIONED, section
 from operator_core.verify.shell import NotRead, parse, unwrapped, uses
 from operator_core.verify.trees import Tree
 
-__all__ = ["Frozen", "Restored", "altered", "frozen_paths", "is_runner", "is_test", "restore"]
+__all__ = ["Frozen", "Restored", "altered", "frozen_paths", "is_runner", "is_test", "restore", "without_hooks"]
 
 _TEST_FOLDERS = frozenset(["tests", "test", "__tests__", "e2e", "testdata", "__snapshots__"])
 _TEST_NAME = re.compile(
@@ -183,7 +183,7 @@ def restore(copy: Path, base: Path, explicit: Path, frozen: Frozen) -> Restored:
     """
     restored: list[str] = []
     with Tree(copy) as work, Tree(base) as was, Tree(explicit if frozen.explicit else base) as given:
-        removed = _take_out(work, was, frozen)
+        removed = _take_out(work, was, frozen, anything=bool(frozen.files))
         for path in frozen.files:
             source = given if path in frozen.explicit else was
             # A check file that nobody had before and that is simply not there yet was not changed by the work.
@@ -203,6 +203,19 @@ def restore(copy: Path, base: Path, explicit: Path, frozen: Frozen) -> Restored:
     return Restored(tuple(plain_name(p) for p in sorted(restored)), tuple(removed), tuple(protected))
 
 
+def without_hooks(copy: Path, base: Path, frozen: Frozen) -> tuple[str, ...]:
+    """Take out only what Python would run by itself, or load in place of its own library or of a test runner.
+
+    For whoever tries the work by hand: nothing else is changed.
+
+    Returns:
+        Paths that the work had added and that are gone.
+    """
+    only = Frozen(explicit=frozen.explicit, allowed=frozen.allowed, shadows=frozen.shadows)
+    with Tree(copy) as work, Tree(base) as was:
+        return tuple(_take_out(work, was, only, anything=False))
+
+
 def altered(copy: Path, base: Path, explicit: Path, frozen: Frozen) -> tuple[str, ...]:
     """The frozen files that are not as they should be: what a check that has run did to them."""
     with Tree(copy) as work, Tree(base) as was, Tree(explicit if frozen.explicit else base) as given:
@@ -210,9 +223,8 @@ def altered(copy: Path, base: Path, explicit: Path, frozen: Frozen) -> tuple[str
     return tuple(plain_name(path) for path in wrong)
 
 
-def _take_out(work: Tree, was: Tree, frozen: Frozen) -> list[str]:
+def _take_out(work: Tree, was: Tree, frozen: Frozen, *, anything: bool) -> list[str]:
     removed: list[str] = []
-    anything = bool(frozen.files)
     in_groups = {name for group in frozen.groups if any(was.kind(name) for name in group) for name in group}
     for path, kind in list(work.walk()):
         name = path.rpartition("/")[2]

@@ -27,8 +27,8 @@ from operator_core.work.session import Session
 
 __all__ = ["Judged", "Judging", "Verifier"]
 
-Verifier = Callable[[str, Profile, Policy, str], Awaitable[Outcome]]
-"""Lets a verifier agent work: phase, profile, policy, the claim that it is to test."""
+Verifier = Callable[[str, Profile, Policy, str, Sequence[str]], Awaitable[Outcome]]
+"""Lets a verifier agent work: phase, profile, policy, the claim that it is to test, and what the platform noticed."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Judging:
             checks, feedback, notes = await self._checks(phase, work)
             reach("task.checked")
             if self.verifier is not None and not objection and (checks is None or checks.state is ClauseState.PROVED):
-                review = await self._review(phase, work, claim)
+                review = await self._review(phase, work, claim, notes)
                 feedback = review.why if review.state is ClauseState.FAILED else feedback
             require = session.tools.settings.tasks.require_checks
             verdict = judge_task(checks, review, self.seen, self.spec, require_checks=require, digest=digest)
@@ -191,7 +191,7 @@ class Judging:
         await self._evidence(judged.clause, {"checks": True, "feedback": judged.feedback, "notes": list(notes)})
         return judged.clause, judged.feedback, notes
 
-    async def _review(self, phase: str, work: Path, claim: str) -> ClauseResult:
+    async def _review(self, phase: str, work: Path, claim: str, notes: Sequence[str]) -> ClauseResult:
         assert self.verifier is not None
         session = self.session
         # The verifier may change what it likes: it has a copy of its own, which survives a crash of this process.
@@ -206,7 +206,7 @@ class Judging:
             return executed_commands(e for e in await session.refresh() if e.phase == phase)
 
         policy = replace(self.policy, workspace=room, shown_at=self.workspace)
-        outcome = await self.verifier(phase, make_verifier(executed), policy, claim)
+        outcome = await self.verifier(phase, make_verifier(executed), policy, claim, notes)
         if outcome.kind in (OutcomeKind.LIMIT, OutcomeKind.ERROR, OutcomeKind.REFUSED):
             raise VerificationError(f"The verifier could not finish: {clip(printable(outcome.summary), 300)}")
         clause = judge_review(review_of(outcome), await executed())

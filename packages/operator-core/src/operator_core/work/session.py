@@ -127,6 +127,7 @@ class Session(abc.ABC):
         canceling: Set when a person canceled, and the session may choose the moment.
         journal: Open after :meth:`open_journal`.
         mail: Whether a message may wait.
+        ended: Whether its end is in the store; what it does then is to tidy up.
     """
 
     ends_in = PREPARE
@@ -145,6 +146,7 @@ class Session(abc.ABC):
         self.entries: list[Entry] = []
         self.journal: Journal | None = None
         self.mail = False
+        self.ended = False
         self._boxes = 0
 
     @abc.abstractmethod
@@ -229,9 +231,15 @@ class Session(abc.ABC):
             session_status=session_status,
             watch_s=self.watch_s,
         )
+        self.ended = True
         reach("session.finished")
+        if status_now is not status:
+            await self.overruled()
         await asyncio.to_thread(self.tools.state.drop, self.session_id)  # a whole repository may be in it
         return status_now
+
+    async def overruled(self) -> None:
+        """A cancellation won over the end that was written; whoever dies here leaves the state folder as a sign."""
 
     @property
     def watch_s(self) -> float:

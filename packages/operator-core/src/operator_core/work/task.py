@@ -100,7 +100,7 @@ class TaskSession(Session):
                     return await self._conclude(claimed, None, REASON_OF_OUTCOME[claimed.kind])
                 await self._checkpoint()
                 judged = await self._judge(number, claimed)
-                said = number < spec.max_iterations and await self.tools.queue.has_letters(self.claim)
+                said = number < spec.max_iterations and await self._said_since(number)
                 if judged.verdict.kind is not VerdictKind.REFUTED and not said:
                     break
             assert judged is not None
@@ -127,10 +127,10 @@ class TaskSession(Session):
 
     async def fail(self, reason: Reason, why: str) -> TicketStatus:
         await self._export("failed", f"Error: {why}", None)
-        status = await super().fail(reason, why)
-        if status is TicketStatus.CANCELED:
-            await self._export("canceled", CANCELED, None)
-        return status
+        return await super().fail(reason, why)
+
+    async def overruled(self) -> None:
+        await self._export("canceled", CANCELED, None)
 
     # ---- phases
 
@@ -240,7 +240,9 @@ class TaskSession(Session):
             self._write_brief()  # by the verifier, where nothing keeps it from that: the worker is not to blame
         return judged
 
-    async def _verifier(self, phase: str, profile: Profile, policy: Policy, claim: str) -> Outcome:
+    async def _verifier(
+        self, phase: str, profile: Profile, policy: Policy, claim: str, notes: Sequence[str]
+    ) -> Outcome:
         await self._checkpoint()
         spec, folder = self._known()
         settings = self.tools.settings
@@ -250,7 +252,7 @@ class TaskSession(Session):
             "workspace": str(folder.workspace if settings.sandbox.backend != "none" else policy.workspace),
         }
         checks = [check.command for check in spec.checks]
-        opening = verifier_opening(self._read("TASK.md"), self._read("VERIFICATION.md"), claim, checks)
+        opening = verifier_opening(self._read("TASK.md"), self._read("VERIFICATION.md"), claim, checks, notes)
         return await self._agent(
             AgentPhase(
                 phase,
@@ -270,9 +272,19 @@ class TaskSession(Session):
             return await run_cli_agent(self, phase, untrusted=phase.profile is not WORKER)
         return await hold_conversation(self, phase)
 
+    async def _said_since(self, number: int) -> bool:
+        """Whether people said something that the next worker is to hear, or has heard already."""
+        following = f"worker_{number + 1}"
+        return any(e.phase == following for e in self.entries) or await self.tools.queue.has_letters(self.claim)
+
+    def _is_done(self, kind: EntryKind) -> bool:
+        """Whether there is such an entry about the work that was judged last."""
+        found, verdict = self.find(kind), self.find(EntryKind.VERDICT)
+        return found is not None and (verdict is None or found.seq > verdict.seq)
+
     async def _summarize(self, judged: Judged) -> None:
         spec, folder = self._known()
-        if self.find(EntryKind.SUMMARY) is not None:
+        if self._is_done(EntryKind.SUMMARY):
             return
         self._enter(SUMMARIZER)
         journal = await self.open_journal()
@@ -293,7 +305,7 @@ class TaskSession(Session):
     async def _deliver(self, judged: Judged) -> None:
         """Commit exactly what was verified, in the task's own repository."""
         spec, folder = self._known()
-        if self.find(EntryKind.DELIVERED) is not None:
+        if self._is_done(EntryKind.DELIVERED):
             return
         self._enter(DELIVER)
         journal = await self.open_journal()
@@ -332,7 +344,6 @@ class TaskSession(Session):
         await self._export("completed" if verified else "failed", text, report)
         status_now = await self.finish(status, reason, text, session_status)
         if status_now is not status:
-            await self._export("canceled", CANCELED, report)
             reason = Reason.BY_HAND
             text = CANCELED
         return await self._conclusion(status_now, reason, report, text)

@@ -309,7 +309,7 @@ class Worker:
     async def _reconcile(self, owned: dict[tuple[int, int], Owned]) -> None:
         for key, job in list(self._jobs.items()):
             if key not in owned:
-                job.missing += 1
+                job.missing += not job.session.ended
                 if job.missing >= 2:  # once may be the moment between its last write and its end
                     job.task.cancel()
                 continue

@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import tarfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -73,10 +73,10 @@ async def prepare_workspace(
         return _marked(marker) or Prepared(spec.source.commit, "the workspace was there already")
     for left in workspace.parent.glob(f".{workspace.name}-*.partial"):
         await asyncio.to_thread(shutil.rmtree, left, ignore_errors=True)
-    with _partial(workspace) as partial:
+    async with _partial(workspace) as partial:
         note = await _fill(spec.source, partial, branch, audit)
         if base is not None and not base.exists():
-            with _partial(base) as copy:
+            async with _partial(base) as copy:
                 await asyncio.to_thread(_copy_tree, partial, copy)
                 _publish(copy, base)
         if spec.check_files:
@@ -102,7 +102,7 @@ async def export_base(spec: TaskSpec, target: Path, *, audit: AuditLogDB) -> Non
     """
     if target.exists():
         return
-    with _partial(target) as partial:
+    async with _partial(target) as partial:
         await _fill(spec.source, partial, "base", audit)
         await asyncio.to_thread(shutil.rmtree, partial / ".git")
         _publish(partial, target)
@@ -261,8 +261,8 @@ def _copy_tree(tree: Path, copy: Path) -> None:
                 shutil.copy2(path, copy / name, follow_symlinks=False)
 
 
-@contextlib.contextmanager
-def _partial(target: Path) -> Iterator[Path]:
+@contextlib.asynccontextmanager
+async def _partial(target: Path) -> AsyncIterator[Path]:
     """An empty folder beside the target, gone afterwards unless it was published."""
     partial = target.with_name(f".{target.name}-{clock.new_id()[:8]}.partial")
     with _disk(target):
@@ -271,7 +271,7 @@ def _partial(target: Path) -> Iterator[Path]:
     try:
         yield partial
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
 
 
 def _publish(partial: Path, target: Path) -> None:
