@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,10 @@ from operator_core.model.task import TaskCheck, TaskSpec
 from operator_core.model.ticket import Reason, Ticket, TicketStatus
 from operator_core.scripted import Reply, Turn
 from tests.support import processes_of, wait_until_async
+from tests.support.forge import DECLARED_DEAD, Forge
 from tests.support.rig import Rig, open_rig
 from tests.support.task_brain import blocked, done, run, task_brain, verdict
 from tests.support.task_sweep import EXPORTS, check_requests, role_of_request
-from tests.support.worker_process import start_worker
 
 MAKE = (run("printf 'echo hello\\n' > hello"), done())
 CHECK = TaskCheck(command="sh ./hello | grep -q hello")
@@ -33,15 +35,31 @@ def spec(*checks: TaskCheck) -> TaskSpec:
     return TaskSpec(name="say hello", prompt="Make a script hello that says hello.", checks=checks)
 
 
+@pytest.fixture(scope="module")
+def forge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forge]:
+    """Starts worker processes."""
+    with Forge(tmp_path_factory.mktemp("forge") / "output") as one:
+        yield one
+
+
+@dataclass
+class Started:
+    """A worker process, and how it ended once somebody has waited for it."""
+
+    pid: int
+    code: int | None = None
+
+
 @asynccontextmanager
-async def killed(rig: Rig, store: str) -> AsyncIterator[int]:
+async def killed(rig: Rig, store: str, forge: Forge) -> AsyncIterator[Started]:
     """A worker process that is killed at the end of the block, whatever it does then."""
-    process = start_worker(store, rig.settings, rig.workspace.parent / "output", until_idle=False)
+    worker = Started(forge.start(store, rig.settings))
     try:
-        yield process.pid
+        yield worker
     finally:
-        process.kill()
-        await asyncio.to_thread(process.wait, 10)
+        if worker.code is None:
+            os.kill(worker.pid, signal.SIGKILL)
+            await asyncio.to_thread(forge.wait, worker.pid)
 
 
 async def submit(rig: Rig, *checks: TaskCheck) -> int:
@@ -68,7 +86,9 @@ async def status_of(rig: Rig, number: int) -> TicketStatus:
     return (await rig.tickets.get_ticket(number)).status
 
 
-async def test_killed_while_the_verifier_works(tmp_path: Path, store_url: str, require_bubblewrap: None) -> None:
+async def test_killed_while_the_verifier_works(
+    tmp_path: Path, store_url: str, forge: Forge, require_bubblewrap: None
+) -> None:
     """The worker of the task is not asked again; the verifier is told that what it ran is unknown, and goes on."""
 
     def verifier(turn: Turn) -> Reply:
@@ -84,7 +104,7 @@ async def test_killed_while_the_verifier_works(tmp_path: Path, store_url: str, r
     sections["worker"] = {"lease_s": 1.5}
     async with open_rig(task_brain(MAKE, verifier), tmp_path, store=store_url, **sections) as rig:
         number = await submit(rig, CHECK)
-        async with killed(rig, store_url):
+        async with killed(rig, store_url, forge):
             await wait_until_async(lambda: processes_of("sleep\00066.75"), 40, every=0.05)
         # What it ran dies with it.
         await wait_until_async(lambda: not processes_of("sleep\00066.75"), 5)
@@ -99,16 +119,18 @@ async def test_killed_while_the_verifier_works(tmp_path: Path, store_url: str, r
         assert len(evidence) == 2, "the check was not run again, since it had ended"
 
 
-async def test_killed_while_a_check_runs(tmp_path: Path, store_url: str, require_bubblewrap: None) -> None:
+async def test_killed_while_a_check_runs(
+    tmp_path: Path, store_url: str, forge: Forge, require_bubblewrap: None
+) -> None:
     """The check dies with the worker, says nothing, and is run again from the beginning on a copy of its own."""
-    slow = TaskCheck(command="sh ./hello || exit 1; test -e once && exit 1; touch once; sleep 5.375; true")
+    slow = TaskCheck(command="sh ./hello || exit 1; test -e once && exit 1; touch once; sleep 2.375; true")
     sections: dict[str, Any] = {"tasks": {"root": tmp_path}, "sandbox": {"backend": "bubblewrap"}}
     sections["worker"] = {"lease_s": 1.5}
     async with open_rig(task_brain(MAKE), tmp_path, store=store_url, **sections) as rig:
         number = await submit(rig, slow)
-        async with killed(rig, store_url):
-            await wait_until_async(lambda: processes_of("sleep\0005.375"), 40, every=0.05)
-        await wait_until_async(lambda: not processes_of("sleep\0005.375"), 5)
+        async with killed(rig, store_url, forge):
+            await wait_until_async(lambda: processes_of("sleep\0002.375"), 40, every=0.05)
+        await wait_until_async(lambda: not processes_of("sleep\0002.375"), 5)
         await rig.work()
         await assert_verified(rig, number, lost=0)
 
@@ -126,25 +148,29 @@ def asks_first(turn: Turn) -> Reply:
     return done()
 
 
-async def park(rig: Rig, store: str) -> tuple[int, Ticket]:
+async def park(rig: Rig, store: str, forge: Forge) -> tuple[int, Ticket]:
     """Let a worker process bring the task to its question, and go."""
     number = await submit(rig, CHECK)
-    process = start_worker(store, rig.settings, rig.workspace.parent / "output")
-    assert await asyncio.to_thread(process.wait, 60) == 0
+    assert await asyncio.to_thread(forge.wait, forge.start(store, rig.settings)) == 0
     ticket = await rig.tickets.get_ticket(number)
     assert ticket.status is TicketStatus.WAITING_FOR_INPUT
     return number, ticket
 
 
+async def kill_at(place: str, rig: Rig, store: str, forge: Forge) -> None:
+    pid = forge.start(store, rig.settings, crash_at=place, crash_log=rig.workspace.parent / "crashes")
+    assert await asyncio.to_thread(forge.wait, pid) == -signal.SIGKILL
+
+
 @pytest.mark.parametrize("place", ["journal.append.after:outcome", "task.worked"])
-async def test_killed_between_the_question_and_the_rest(tmp_path: Path, store_url: str, place: str) -> None:
+async def test_killed_between_the_question_and_the_rest(
+    tmp_path: Path, store_url: str, forge: Forge, place: str
+) -> None:
     """The question is in the journal, nobody knows that it waits: the next worker parks it, and asks nobody again."""
     sections = {"tasks": {"root": tmp_path}, "worker": {"lease_s": 1.5}}
     async with open_rig(task_brain(asks_first), tmp_path, store=store_url, **sections) as rig:
         number = await submit(rig, CHECK)
-        env = {"OPERATOR_CRASH_AT": place}
-        process = start_worker(store_url, rig.settings, tmp_path / "output", env=env)
-        assert await asyncio.to_thread(process.wait, 60) == -signal.SIGKILL
+        await kill_at(place, rig, store_url, forge)
         assert await status_of(rig, number) is TicketStatus.RUNNING
         calls = len(rig.server.model_calls())
         await rig.work()
@@ -155,10 +181,10 @@ async def test_killed_between_the_question_and_the_rest(tmp_path: Path, store_ur
         await assert_verified(rig, number, lost=0)
 
 
-async def test_days_of_waiting_cost_nothing(tmp_path: Path, store_url: str) -> None:
+async def test_days_of_waiting_cost_nothing(tmp_path: Path, store_url: str, forge: Forge) -> None:
     """While it waits there is no process, no lease and no call; the answer comes while no worker runs at all."""
     async with open_rig(task_brain(asks_first), tmp_path, store=store_url, tasks={"root": tmp_path}) as rig:
-        number, ticket = await park(rig, store_url)
+        number, ticket = await park(rig, store_url, forge)
         assert ticket.owner is None
         assert await rig.database.fetch(workers.select()) == []
         assert processes_of(str(tmp_path)) == []
@@ -174,34 +200,32 @@ async def test_days_of_waiting_cost_nothing(tmp_path: Path, store_url: str) -> N
         assert [e.raw_content for e in entries if e.entry_type == EntryKind.NOTE] == ["say hello please"]
 
 
-async def test_killed_after_it_took_the_answer(tmp_path: Path, store_url: str) -> None:
+async def test_killed_after_it_took_the_answer(tmp_path: Path, store_url: str, forge: Forge) -> None:
     """The answer is taken out of the inbox and into the journal in one step: it is neither lost nor said twice."""
     sections = {"tasks": {"root": tmp_path}, "worker": {"lease_s": 1.5}}
     async with open_rig(task_brain(asks_first), tmp_path, store=store_url, **sections) as rig:
-        number, _ = await park(rig, store_url)
+        number, _ = await park(rig, store_url, forge)
         await rig.tickets.reply(number, "say hello please")
-        env = {"OPERATOR_CRASH_AT": "journal.append.before:message+tool_call"}
-        process = start_worker(store_url, rig.settings, tmp_path / "output", env=env)
-        assert await asyncio.to_thread(process.wait, 60) == -signal.SIGKILL
+        await kill_at("journal.append.before:message+tool_call", rig, store_url, forge)
         await rig.work()
         entries = await assert_verified(rig, number, lost=1)
         assert [e.raw_content for e in entries if e.entry_type == EntryKind.NOTE] == ["say hello please"]
 
 
-async def test_killed_as_the_claim_of_the_answer(tmp_path: Path, store_url: str) -> None:
+async def test_killed_as_the_claim_of_the_answer(tmp_path: Path, store_url: str, forge: Forge) -> None:
     sections = {"tasks": {"root": tmp_path}, "worker": {"lease_s": 1.5}}
     async with open_rig(task_brain(asks_first), tmp_path, store=store_url, **sections) as rig:
-        number, _ = await park(rig, store_url)
+        number, _ = await park(rig, store_url, forge)
         await rig.tickets.reply(number, "say hello please")
-        env = {"OPERATOR_CRASH_AT": "worker.claimed"}
-        process = start_worker(store_url, rig.settings, tmp_path / "output", env=env)
-        assert await asyncio.to_thread(process.wait, 60) == -signal.SIGKILL
+        await kill_at("worker.claimed", rig, store_url, forge)
         await rig.work()
         entries = await assert_verified(rig, number, lost=0)
         assert [e.raw_content for e in entries if e.entry_type == EntryKind.NOTE] == ["say hello please"]
 
 
-async def test_a_worker_that_slept_too_long_pays_nothing_and_writes_nothing(tmp_path: Path, store_url: str) -> None:
+async def test_a_worker_that_slept_too_long_pays_nothing_and_writes_nothing(
+    tmp_path: Path, store_url: str, forge: Forge
+) -> None:
     """It is stopped while it thinks, another one ends the task, it wakes up: the verdict stands."""
     asking = asyncio.Event()
 
@@ -214,16 +238,30 @@ async def test_a_worker_that_slept_too_long_pays_nothing_and_writes_nothing(tmp_
     sections = {"tasks": {"root": tmp_path}, "worker": {"lease_s": 1.5}}
     async with open_rig(task_brain(worker), tmp_path, store=store_url, **sections) as rig:
         number = await submit(rig, CHECK)
-        async with killed(rig, store_url) as pid:
+        async with killed(rig, store_url, forge) as late:
             await asyncio.wait_for(asking.wait(), 30)
-            os.kill(pid, signal.SIGSTOP)
+            os.kill(late.pid, signal.SIGSTOP)
             await rig.work()
             entries = await assert_verified(rig, number, lost=1)
-            os.kill(pid, signal.SIGCONT)
-
-            def gone() -> bool:
-                return "lost its lease" in (tmp_path / "output").read_text()
-
-            await wait_until_async(gone, 10)
+            os.kill(late.pid, signal.SIGCONT)
+            late.code = await asyncio.to_thread(forge.wait, late.pid)
+            assert late.code == DECLARED_DEAD
         assert len(await rig.audit.entries(entries[0].session_id)) == len(entries)
         await assert_verified(rig, number, lost=1)
+
+
+async def test_a_task_that_kills_its_workers_is_given_up_with_its_files(tmp_path: Path, forge: Forge) -> None:
+    store = str(tmp_path / "operator.db")
+    sections = {"tasks": {"root": tmp_path}, "worker": {"lease_s": 1.0, "lost_after": 2}}
+    async with open_rig(task_brain(MAKE), tmp_path, store=store, **sections) as rig:
+        number = await submit(rig, CHECK)
+        for _ in range(3):
+            await kill_at("session.opened", rig, store, forge)
+        await rig.work()
+        ticket = await rig.tickets.get_ticket(number)
+        assert (ticket.status, ticket.reason) == (TicketStatus.ESCALATED, Reason.LOST_WORKER)
+        (folder,) = tmp_path.glob("Operator Sessions/*/attempt-1")
+        assert [name for name in EXPORTS if name != "VERDICT.json" and not (folder / name).is_file()] == []
+        assert json.loads((folder / "session_summary.json").read_text())["terminal_status"] == "failed"
+        assert "lost without any progress" in (folder / "result.md").read_text()
+        assert rig.server.model_calls() == []

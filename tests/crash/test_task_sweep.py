@@ -14,6 +14,7 @@ from operator_core.db.engine import Database
 from operator_core.db.tickets import TicketDB
 from operator_core.scripted import ScriptedProcess
 from operator_core.work.worker import serve
+from tests.support import PostgresCluster, processes_of
 from tests.support.task_sweep import BRAIN, LOUD, random_pairs, sweep, sweep_settings
 
 pytestmark = pytest.mark.slow
@@ -81,15 +82,25 @@ def test_killed_at_every_place(tmp_path: Path, part: int) -> None:
     assert swept.statuses["ok"] > 60
 
 
-def test_killed_twice_at_random_on_postgres(tmp_path: Path, fresh_postgres: str) -> None:
+def test_killed_twice_at_random_on_postgres(tmp_path: Path, postgres_cluster: PostgresCluster) -> None:
+    """Two workers of each task, one after the other."""
     seed = int(os.environ.get("OPERATOR_SWEEP_SEED") or random.SystemRandom().randrange(10**6))
-    swept = sweep(tmp_path, [fresh_postgres], random_pairs(seed, 6, 85))
+    names = [f"tasks_{os.getpid()}_{n}" for n in range(3)]
+    try:
+        swept = sweep(tmp_path, [postgres_cluster.create(name) for name in names], random_pairs(seed, 9, 80))
+    except AssertionError as error:
+        raise AssertionError(f"OPERATOR_SWEEP_SEED={seed}: {error}") from error
+    finally:
+        for name in names:
+            postgres_cluster.drop(name)
     print(seed, swept)
-    assert len(swept.reached) >= 6, f"OPERATOR_SWEEP_SEED={seed}"
+    assert len(swept.reached) >= 9, f"OPERATOR_SWEEP_SEED={seed}"
 
 
-@pytest.mark.parametrize("place", ["task.copied", "gateway.executed:5", "task.summarized", "task.committed"])
-def test_killed_with_sandboxes(tmp_path: Path, require_bubblewrap: None, place: str) -> None:
+def test_killed_with_sandboxes(tmp_path: Path, require_bubblewrap: None) -> None:
     """A few of them with real sandboxes, whose processes must be gone with their worker."""
-    swept = sweep(tmp_path, [str(tmp_path / "operator.db")], [(place,)], sandbox={"backend": "bubblewrap"})
-    assert swept.reached == [place.partition(":")[0]]
+    names = ["task.copied", "gateway.executed:5", "task.summarized", "task.committed"]
+    stores = [str(tmp_path / f"store-{n}.db") for n in range(2)]
+    swept = sweep(tmp_path, stores, [(name,) for name in names], sandbox={"backend": "bubblewrap"})
+    assert sorted(swept.reached) == sorted(name.partition(":")[0] for name in names)
+    assert processes_of(str(tmp_path)) == []

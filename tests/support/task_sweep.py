@@ -213,7 +213,7 @@ def sweep_settings(server: str, folder: Path, **more: Any) -> Settings:
             "model": {"engine": "scripted", "base_url": server, "summaries": "deterministic"},
             "sandbox": {"backend": "none"},
             "tasks": {"root": folder},
-            "worker": {"lease_s": 1.5, "poll_s": 0.1, "lost_after": 100, "state_dir": folder / "state"},
+            "worker": {"lease_s": 2.0, "poll_s": 0.1, "lost_after": 100, "state_dir": folder / "state"},
             **more,
         }
     )

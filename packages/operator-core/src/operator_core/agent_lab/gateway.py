@@ -160,9 +160,7 @@ class ToolGateway:
     def intent(self, block: dict[str, Any]) -> Draft:
         """The entry that says what is about to be done; written together with the reply that asks for it."""
         arguments = block["input"] if isinstance(block["input"], dict) else {"input": block["input"]}
-        what = next(
-            (arguments[k] for k in ("command", "summary", "reason", "feedback", "results") if arguments.get(k)), ""
-        )
+        what = next((arguments[k] for k in _TELLING if arguments.get(k)), "")
         return Draft(
             EntryKind.TOOL_CALL,
             f"{block['name']}: {clip(printable(self.clean(str(what))), 60)}",
@@ -190,7 +188,6 @@ class ToolGateway:
         if not (self.mail and self.hears) or self.journal.claim is None:
             return []
         self.mail = False
-        self.hears = True
         return await _unbroken(self._drain())
 
     async def _drain(self) -> list[str]:

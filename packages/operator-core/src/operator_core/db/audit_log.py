@@ -314,7 +314,7 @@ class AuditLogDB(StoreClient):
             The digest (hex).
         """
         with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = (await asyncio.to_thread(hashlib.file_digest, file, "sha256")).hexdigest()
             if await self.database.fetch(select(blob_chunks.c.n).where(blob_chunks.c.digest == digest).limit(1)):
                 return digest
             file.seek(0)

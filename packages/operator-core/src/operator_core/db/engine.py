@@ -93,9 +93,7 @@ class Database:
         if self.sqlite:
             self._rw = self._sqlite_engine(1, writes=True)
             self._ro = self._sqlite_engine(_READERS, writes=False)
-            self._hot = create_engine(url.set(drivername="sqlite"), pool_size=1, max_overflow=0)
-            _tune(self._hot, writes=True)
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="operator-store")
+            self._hot, self._urgent = _OneByOne(url), _OneByOne(url)
         else:
             try:
                 self._rw = self._ro = create_async_engine(
@@ -138,8 +136,8 @@ class Database:
     async def close(self) -> None:
         """Close all connections."""
         if self.sqlite:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._hot.dispose)
-            self._thread.shutdown()
+            await self._hot.close()
+            await self._urgent.close()
         await self._rw.dispose()
         await self._ro.dispose()
 
@@ -165,18 +163,17 @@ class Database:
         async with self._guarded(), self._ro.connect() as connection:
             yield connection
 
-    async def one(self, statement: Executable, **values: Any) -> Sequence[Row[Any]]:
-        """Run one writing statement that commits by itself; its returned rows."""
+    async def one(self, statement: Executable, *, urgent: bool = False, **values: Any) -> Sequence[Row[Any]]:
+        """Run one writing statement that commits by itself; its returned rows.
+
+        Args:
+            urgent: It does not wait in the queue of this process, where a few hundred sessions may be before it.
+        """
         async with self._guarded():
             if self.sqlite:
-                return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, statement, values)
+                return await (self._urgent if urgent else self._hot).run(statement, values)
             async with self._auto.begin() as connection:
                 return (await connection.execute(statement, values)).all()
-
-    def _run(self, statement: Executable, values: dict[str, Any]) -> Sequence[Row[Any]]:
-        # The hot path of the journal: the whole transaction in one visit to a thread, instead of one visit per step.
-        with self._hot.begin() as connection:
-            return connection.execute(statement, values).all()
 
     async def fetch(self, statement: Executable, **values: Any) -> Sequence[Row[Any]]:
         """Run one reading statement; its rows."""
@@ -260,6 +257,29 @@ class Database:
 
 
 _UPGRADES: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+
+class _OneByOne:
+    """A connection to an SQLite file for single statements, with a thread of its own; both come with the first.
+
+    The hot path of the journal: the whole transaction in one visit to a thread, instead of one visit per step.
+    """
+
+    def __init__(self, url: URL) -> None:
+        self._engine = create_engine(url.set(drivername="sqlite"), pool_size=1, max_overflow=0)
+        _tune(self._engine, writes=True)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="operator-store")
+
+    async def run(self, statement: Executable, values: dict[str, Any]) -> Sequence[Row[Any]]:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, statement, values)
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.dispose)
+        self._thread.shutdown()
+
+    def _run(self, statement: Executable, values: dict[str, Any]) -> Sequence[Row[Any]]:
+        with self._engine.begin() as connection:
+            return connection.execute(statement, values).all()
 
 
 def _tune(engine: Engine, *, writes: bool) -> None:

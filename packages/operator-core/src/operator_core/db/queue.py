@@ -249,7 +249,7 @@ class WorkQueue:
         Raises:
             Fenced: It was declared dead; the process must stop at once.
         """
-        if not await self.database.one(_BEAT, worker=worker, ttl=int(lease_s * 1000)):
+        if not await self.database.one(_BEAT, urgent=True, worker=worker, ttl=int(lease_s * 1000)):
             raise Fenced("This worker was declared dead because its lease ran out; it stops and writes nothing more.")
 
     async def retire(self, worker: str) -> None:

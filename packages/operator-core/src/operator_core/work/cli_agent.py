@@ -130,6 +130,7 @@ def _cli_phase(
     assert session.journal is not None
     key = tools.engine.client.api_key
     schema = phase.profile.endings[0].schema.input_schema if phase.profile.name == "verifier" else None
+    turns = sum(e.entry_type == EntryKind.MESSAGE and (e.body or {}).get("role") == "assistant" for e in entries)
     return CliPhase(
         program=program,
         settings=settings,
@@ -139,7 +140,7 @@ def _cli_phase(
         folder=tools.state.session(session.session_id) / "claude-code" / phase.name,
         model=model,
         prompt=prompt,
-        budget=Budget(phase.limits, settings.model.model_copy(update={"model": model}), spent(session.entries), 0),
+        budget=Budget(phase.limits, settings.model.model_copy(update={"model": model}), spent(session.entries), turns),
         api_key=key or "",
         base_url=settings.model.base_url,
         system=system,

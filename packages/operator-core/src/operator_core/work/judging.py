@@ -20,6 +20,7 @@ from operator_core.sandbox.removal import remove_tree
 from operator_core.text import clip, printable
 from operator_core.verify.checks import CheckRunner, CheckSeen
 from operator_core.verify.copies import copy_tree
+from operator_core.verify.frozen import restore, without_hooks
 from operator_core.verify.review import judge_review
 from operator_core.verify.task import judge_task
 from operator_core.verify.verifier import executed_commands, make_verifier, review_of
@@ -118,7 +119,7 @@ class Judging:
         journal.phase = phase
         session.tools.say(f"[Verify] {phase}: the worker says that it is done; the platform looks for itself.")
         digest: str | None = None
-        feedback, notes = objection, tuple[str, ...]()
+        feedback, notes = "", tuple[str, ...]()
         checks: ClauseResult | None = None
         review: ClauseResult | None = None
         try:
@@ -200,6 +201,17 @@ class Judging:
             draft = room.with_suffix(".partial")
             await asyncio.to_thread(remove_tree, draft)
             await self._copy(work, draft)
+            frozen = await self.runner().frozen()
+            if not self.spec.checks:
+                found = await asyncio.to_thread(restore, draft, self.base, self.explicit, frozen)
+                notes = (
+                    *(f"{name} was changed by the work" for name in found.restored),
+                    *(f"{name} was added by the work" for name in found.removed),
+                )
+                await asyncio.to_thread(remove_tree, draft)
+                await self._copy(work, draft)
+            hooks = await asyncio.to_thread(without_hooks, draft, self.base, frozen)
+            notes = (*notes, *(f"{name} is not in the copy: Python would load it unasked" for name in hooks))
             draft.rename(room)
 
         async def executed() -> list[Any]:

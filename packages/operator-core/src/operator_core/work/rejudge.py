@@ -163,7 +163,9 @@ class _TaskAgain(_Again, TaskSession):
         snapshot, claim = newest(self.found, EntryKind.SNAPSHOT), newest(self.found, EntryKind.OUTCOME)
         assert task is not None
         assert baseline is not None
-        self._brief = asides.Brief.model_validate(task.body)
+        self._brief = brief = asides.Brief.model_validate(task.body)
+        asked = spec_of_task(self.ticket)
+        self.folder.write_brief(brief.task_description, brief.success_criteria, asked.prompt, asked.checks)
         await self._export_origin()
         if self._same_checks:
             self._seen = tuple(CheckSeen.from_dict(seen) for seen in baseline.body["seen"])

@@ -145,7 +145,7 @@ class Session(abc.ABC):
         self.session_id = ""
         self.entries: list[Entry] = []
         self.journal: Journal | None = None
-        self.mail = False
+        self.mail = True
         self.ended = False
         self._boxes = 0
 
@@ -238,7 +238,7 @@ class Session(abc.ABC):
         await asyncio.to_thread(self.tools.state.drop, self.session_id)  # a whole repository may be in it
         return status_now
 
-    async def overruled(self) -> None:
+    async def overruled(self) -> None:  # noqa: B027  (an incident has nothing to do then)
         """A cancellation won over the end that was written; whoever dies here leaves the state folder as a sign."""
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,13 @@ from operator_core.sandbox import Limits, Policy
 from operator_core.text import clip, printable
 from operator_core.verify.checks import CheckSeen
 from operator_core.verify.copies import tree_digest
+from operator_core.verify.markup import inline
 from operator_core.verify.report import ClosureReport
 from operator_core.work import asides
 from operator_core.work.cli_agent import run_cli_agent
 from operator_core.work.closing import CANCELED, locate, task_report, task_result, write_files
 from operator_core.work.conversation import AgentPhase, Beginning, hold_conversation
-from operator_core.work.folder import SessionFolder
+from operator_core.work.folder import SessionFolder, brief_files
 from operator_core.work.folder.material import deliverables
 from operator_core.work.judging import Judged, Judging
 from operator_core.work.repository import source
@@ -234,10 +236,10 @@ class TaskSession(Session):
         objection = ""
         if changed := folder.changed(self._digests):
             objection = f"{', '.join(changed)} is read-only and was changed; it has been restored."
-            self._write_brief()
         judged = await self._judging().judge(number, claimed.summary, objection=objection)
-        if folder.changed(self._digests):
-            self._write_brief()  # by the verifier, where nothing keeps it from that: the worker is not to blame
+        # Not before it is in the journal: whoever resumes has to see it too. What a verifier changed, where nothing
+        # keeps it from that, the worker is not to blame for.
+        self._write_brief()
         return judged
 
     async def _verifier(
@@ -294,7 +296,8 @@ class TaskSession(Session):
             self._limits(),
             f"Task: {spec.name}\n\n{self._brief.task_description}\n\nVerdict: {judged.verdict.why}\n\n{material}",
         )
-        text = answer.text or f"# Task Summary: {spec.name}\n\n- {judged.verdict.why}\n- Files: {folder.workspace}\n"
+        own = f"# Task Summary: {inline(spec.name)}\n\n- {inline(judged.verdict.why)}\n- Files: {folder.workspace}\n"
+        text = answer.text or own
         meta: dict[str, Any] = {"why": answer.why} if answer.why else {}
         if answer.usage.tokens:
             meta |= {"usage": answer.usage._asdict(), "model": answer.model}
@@ -411,7 +414,10 @@ class TaskSession(Session):
         return folder.write_brief(self._brief.task_description, self._brief.success_criteria, spec.prompt, spec.checks)
 
     def _read(self, name: str) -> str:
-        return (self._known()[1].path / name).read_text(encoding="utf-8")
+        """What a file of the brief says, whatever became of it."""
+        brief = self._brief
+        spec, _ = self._known()
+        return brief_files(brief.task_description, brief.success_criteria, spec.prompt, spec.checks)[name]
 
     def _known(self) -> tuple[TaskSpec, SessionFolder]:
         assert self.spec is not None
@@ -445,7 +451,7 @@ class TaskSession(Session):
         return Conclusion(status, reason, report, result)
 
     async def _export(self, terminal: str, text: str, report: ClosureReport | None) -> None:
-        if self.folder is None and self.spec is None:
+        if self.folder is None:
             with contextlib.suppress(VerificationError):  # then it has no name, and so no folder
                 self.spec = spec_of_task(self.ticket)
                 await self.open_journal()

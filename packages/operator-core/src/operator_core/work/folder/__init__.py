@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from operator_core.work.folder.session_folder import SESSIONS, SessionFolder, folder_name, place_file, short_id
+from operator_core.work.folder.session_folder import (
+    SESSIONS,
+    SessionFolder,
+    brief_files,
+    folder_name,
+    place_file,
+    short_id,
+)
 
-__all__ = ["SESSIONS", "SessionFolder", "folder_name", "place_file", "short_id"]
+__all__ = ["SESSIONS", "SessionFolder", "brief_files", "folder_name", "place_file", "short_id"]

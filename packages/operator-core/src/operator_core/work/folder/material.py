@@ -26,7 +26,10 @@ def deliverables(workspace: Path) -> str:
         names[:] = sorted(name for name in names if name not in _NOT_A_RESULT)
         for name in files:
             path = os.path.join(folder, name)
-            info = os.lstat(path)
+            try:
+                info = os.lstat(path)
+            except OSError:  # a path may be too long for a name, and the work right all the same
+                continue
             if stat.S_ISREG(info.st_mode) and not name.endswith(".pyc"):
                 found.append((info.st_mtime, os.path.relpath(path, workspace)))
         if len(found) > 50 * _NAMES:

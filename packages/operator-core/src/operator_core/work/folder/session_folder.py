@@ -21,7 +21,7 @@ from operator_core.errors import StoreError, StoreFull, StoreReadOnly
 from operator_core.model.task import TaskCheck, TaskSpec
 from operator_core.model.ticket import Ticket
 
-__all__ = ["SESSIONS", "SessionFolder", "folder_name", "place_file", "short_id"]
+__all__ = ["SESSIONS", "SessionFolder", "brief_files", "folder_name", "place_file", "short_id"]
 
 SESSIONS = "Operator Sessions"
 """The folder of all session folders, under the root."""
@@ -150,7 +150,7 @@ class SessionFolder:
         Returns:
             File name -> SHA-256 (hex) of its content, for :meth:`changed`.
         """
-        files = _brief(task_description, success_criteria, prompt, checks)
+        files = brief_files(task_description, success_criteria, prompt, checks)
         digests = {}
         for name, text in files.items():
             data = _encoded(text)
@@ -292,16 +292,19 @@ def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def _brief(task_description: str, success_criteria: str, prompt: str, checks: Sequence[TaskCheck]) -> dict[str, str]:
-    """The files of sections 2.2.5 and 2.2.8, by name."""
+def brief_files(
+    task_description: str, success_criteria: str, prompt: str, checks: Sequence[TaskCheck] = ()
+) -> dict[str, str]:
+    """What the agents are told (sections 2.2.5 and 2.2.8), by name of the file; all of it has an UTF-8 form."""
     commands = [
         "".join(f"    {line}\n" for line in check.command.splitlines()) + f"\n    (at most {check.timeout_s:g} s)\n"
         for check in checks
     ]
     frozen = f"{_FROZEN}\n" + "\n".join(commands) if commands else _NOTHING_FROZEN
-    return {
+    files = {
         "TASK.md": _TASK.format(task=task_description),
         "VERIFICATION.md": _VERIFICATION.format(criteria=success_criteria, frozen=frozen),
         "TASK_PROMPT.md": f"{prompt}\n",
         "SUCCESS_CRITERIA.md": f"{success_criteria}\n",
     }
+    return {name: _encoded(text).decode() for name, text in files.items()}
