@@ -29,8 +29,9 @@ check: $(READY) ## Lint, formatting and types
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/mypy
 
-bench: $(READY) ## Measure what a turn costs
+bench: $(READY) ## Measure what a turn costs, and 200 tasks at once
 	@$(BIN)/python benchmarks/turn_overhead.py $(ARGS)
+	@$(BIN)/python benchmarks/task_sessions.py
 
 claude-code: $(READY) ## Install the Claude Code program, for tasks with that engine
 	@scripts/claude-code .venv

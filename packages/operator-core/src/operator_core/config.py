@@ -115,9 +115,9 @@ class LimitSettings(_Section):
     """Limits of one attempt at a ticket, over every worker that has a part in it; 0 means no limit."""
 
     turns: int = Field(default=100, ge=0)
-    """Model calls of the agent."""
+    """Model calls of the agent; of a task: in each of its phases."""
     wall_clock_s: float = Field(default=3600.0, ge=0)
-    """Working time, in seconds; begins again when another worker goes on."""
+    """Working time, in seconds; begins again when another worker goes on, and in each phase of a task."""
     tokens: int = Field(default=0, ge=0)
     """Tokens in and out."""
     cost_usd: float = Field(default=5.0, ge=0)

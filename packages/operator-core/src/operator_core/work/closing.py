@@ -11,7 +11,7 @@ from operator_core.errors import OperatorError, VerificationError
 from operator_core.model.entry import Entry, EntryKind
 from operator_core.model.outcome import Outcome
 from operator_core.model.task import TaskSpec
-from operator_core.model.ticket import Ticket, TicketKind
+from operator_core.model.ticket import Ticket, TicketKind, TicketStatus
 from operator_core.model.verdict import Verdict
 from operator_core.verify.report import ClosureReport, TaskFacts
 from operator_core.work.folder import SessionFolder
@@ -112,7 +112,8 @@ async def export_closed(tools: SessionTools, session: SessionInfo) -> None:
     if not folder.exists or (ended and (ended.meta or {}).get("status") == session.status):
         return
     canceled = session.status == "canceled"
-    text = CANCELED if canceled else session.outcome_summary or session.status
+    by_hand = ticket.status is TicketStatus.RESOLVED  # by a person, while the session waited
+    text = CANCELED if canceled and not by_hand else session.outcome_summary or session.status
     await write_files(tools, ticket, spec, folder, entries, None, "canceled" if canceled else "failed", text)
 
 

@@ -44,6 +44,7 @@ from operator_core.work.session import (
     SessionTools,
     newest,
     outcome_of,
+    refuse_changed,
     spent,
     verdict_of,
 )
@@ -308,6 +309,7 @@ class IncidentSession(Session):
 def _spec_of(ticket: Ticket) -> CheckSpec | None:
     if not ticket.check_spec:
         return None
+    refuse_changed(ticket)
     try:
         return CheckSpec.model_validate(ticket.check_spec)
     except ValidationError as error:

@@ -195,24 +195,10 @@ class Judging:
     async def _review(self, phase: str, work: Path, claim: str, notes: Sequence[str]) -> ClauseResult:
         assert self.verifier is not None
         session = self.session
-        # The verifier may change what it likes: it has a copy of its own, which survives a crash of this process.
         room = self._folder / phase / "agent"
-        if not room.is_dir():
-            draft = room.with_suffix(".partial")
-            await asyncio.to_thread(remove_tree, draft)
-            await self._copy(work, draft)
-            frozen = await self.runner().frozen()
-            if not self.spec.checks:
-                found = await asyncio.to_thread(restore, draft, self.base, self.explicit, frozen)
-                notes = (
-                    *(f"{name} was changed by the work" for name in found.restored),
-                    *(f"{name} was added by the work" for name in found.removed),
-                )
-                await asyncio.to_thread(remove_tree, draft)
-                await self._copy(work, draft)
-            hooks = await asyncio.to_thread(without_hooks, draft, self.base, frozen)
-            notes = (*notes, *(f"{name} is not in the copy: Python would load it unasked" for name in hooks))
-            draft.rename(room)
+        # One that has begun goes on in its own copy; before that, what it is told has to be found out.
+        if session.find(EntryKind.MESSAGE, phase) is None or not room.is_dir():
+            notes = await self._furnish(room, work, notes)
 
         async def executed() -> list[Any]:
             return executed_commands(e for e in await session.refresh() if e.phase == phase)
@@ -224,6 +210,25 @@ class Judging:
         clause = judge_review(review_of(outcome), await executed())
         await self._evidence(clause, {})
         return clause
+
+    async def _furnish(self, room: Path, work: Path, notes: Sequence[str]) -> tuple[str, ...]:
+        """Make the verifier's copy of the work, which it may change as it likes; returns what it should know of it."""
+        draft = room.with_suffix(".partial")
+        frozen = await self.runner().frozen()
+        for folder in (room, draft):
+            await asyncio.to_thread(remove_tree, folder)
+        await self._copy(work, draft)
+        if not self.spec.checks:  # nothing was restored for a check, so nobody has noted yet what is changed
+            found = await asyncio.to_thread(restore, draft, self.base, self.explicit, frozen)
+            notes = (
+                *(f"{name} was changed by the work" for name in found.restored),
+                *(f"{name} was added by the work" for name in found.removed),
+            )
+            await asyncio.to_thread(remove_tree, draft)
+            await self._copy(work, draft)
+        hooks = await asyncio.to_thread(without_hooks, draft, self.base, frozen)
+        draft.rename(room)
+        return (*notes, *(f"{name} is not in the copy: Python would load it unasked" for name in hooks))
 
     async def _evidence(self, clause: ClauseResult, meta: Mapping[str, Any]) -> None:
         journal = await self.session.open_journal()

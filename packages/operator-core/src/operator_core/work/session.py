@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -24,7 +25,7 @@ from operator_core.db.audit_log import AuditLogDB, Journal
 from operator_core.db.queue import Claim, WorkQueue
 from operator_core.errors import VerificationError
 from operator_core.failpoints import reach
-from operator_core.model.entry import Draft, Entry, EntryKind
+from operator_core.model.entry import Draft, Entry, EntryKind, canonical
 from operator_core.model.invariant import Subject
 from operator_core.model.outcome import Outcome, OutcomeKind
 from operator_core.model.task import TaskSpec
@@ -49,6 +50,7 @@ __all__ = [
     "TaskResult",
     "newest",
     "outcome_of",
+    "refuse_changed",
     "spec_of_task",
     "spent",
     "verdict_of",
@@ -306,12 +308,28 @@ def verdict_of(entry: Entry) -> Verdict:
     return Verdict.from_dict(entry.body)
 
 
+def refuse_changed(ticket: Ticket) -> None:
+    """Make sure that what counts as a ticket's proof is what its hash was made of.
+
+    Raises:
+        VerificationError: It is not.
+    """
+    # Of the stored value, because a later version of Operator may add fields to what it reads.
+    found = hashlib.sha256(canonical(ticket.check_spec).encode("utf-8", "surrogatepass")).hexdigest()
+    if ticket.check_spec is not None and found != ticket.check_hash:
+        raise VerificationError(
+            f"The check of ticket #{ticket.id} is not what was submitted: somebody has changed it in the store, so "
+            "nothing could be proved by it; cancel the ticket and submit it again."
+        )
+
+
 def spec_of_task(ticket: Ticket) -> TaskSpec:
     """The task in a ticket.
 
     Raises:
-        VerificationError: It cannot be read.
+        VerificationError: It cannot be read, or is not what was submitted.
     """
+    refuse_changed(ticket)
     try:
         return TaskSpec.model_validate(ticket.check_spec)
     except ValidationError as error:
