@@ -23,6 +23,7 @@ from operator_core.model.ticket import InvariantViolation, TicketStatus
 from operator_core.scripted import ScriptedProcess
 from tests.support import PostgresCluster
 from tests.support.crash_checks import check_session
+from tests.support.depth import DEEP
 from tests.support.forge import DECLARED_DEAD, Forge
 from tests.support.rig import spec_of
 
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.slow
 BRAIN = str(Path(__file__).parents[1] / "support" / "crash_brain.py")
 LANES = 5  # they wait for leases most of the time
 MOST = 300
-EVERY_ON_POSTGRES = 1 if os.environ.get("OPERATOR_FULL_SWEEP") == "1" else 3
+EVERY_ON_POSTGRES = 1 if DEEP else 3
 
 
 class _Lane:

@@ -22,6 +22,7 @@ from operator_core.db.tickets import TicketDB
 from operator_core.model.ticket import InvariantViolation, TicketStatus
 from operator_core.scripted import ScriptedProcess
 from tests.support.crash_checks import check_session
+from tests.support.depth import DEEP
 from tests.support.forge import DECLARED_DEAD, Forge
 from tests.support.rig import spec_of
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 BRAIN = str(Path(__file__).parents[1] / "support" / "crash_brain.py")
 WORKERS, SESSIONS, CALLS = 3, 18, 6
-STORM_S = float(os.environ.get("OPERATOR_STORM_S", "20"))
+STORM_S = float(os.environ.get("OPERATOR_STORM_S") or (20 if DEEP else 12))
 LEASE_S = 1.0
 
 

@@ -15,6 +15,7 @@ from operator_core.db.tickets import TicketDB
 from operator_core.scripted import ScriptedProcess
 from operator_core.work.worker import serve
 from tests.support import PostgresCluster, processes_of
+from tests.support.depth import DEEP
 from tests.support.task_sweep import BRAIN, LOUD, random_pairs, sweep, sweep_settings
 
 pytestmark = pytest.mark.slow
@@ -69,7 +70,7 @@ def test_which_places_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert 60 < sum(counts.values()) < MOST, counts
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", range(PARTS) if DEEP else [1])
 def test_killed_at_every_place(tmp_path: Path, part: int) -> None:
     stores = [str(tmp_path / f"store-{n}.db") for n in range(LANES)]
     places = [(str(at),) for at in range(part + 1, MOST, PARTS)]
