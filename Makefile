@@ -3,7 +3,7 @@
 .NOTPARALLEL:
 
 PYTHON ?=
-WORKERS ?= 3
+WORKERS ?= 2
 ARGS ?=
 
 BIN := .venv/bin
@@ -15,7 +15,7 @@ CODE := $(wildcard packages benchmarks examples tests)
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@echo "  Options: PYTHON=python3.12 (for a new environment), ARGS='-k word' (for demo, test and bench), WORKERS=3 (for test)"
+	@echo "  Options: PYTHON=python3.12 (for a new environment), ARGS='-k word' (for demo, test and bench), WORKERS=2 (for test)"
 
 demo: $(READY) ## Break a real service and watch it being repaired, proved and audited
 	@$(BIN)/operator demo $(ARGS)

@@ -76,6 +76,7 @@ for child in children:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # as long as it has to; a racer that is gone ends it at once
 async def test_of_32_processes_exactly_one_gets_the_ticket(store_url: str) -> None:
     async with Database.open(store_url):
         pass

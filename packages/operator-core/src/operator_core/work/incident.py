@@ -309,9 +309,8 @@ class IncidentSession(Session):
 def _spec_of(ticket: Ticket) -> CheckSpec | None:
     if not ticket.check_spec:
         return None
-    refuse_changed(ticket)
     try:
-        return CheckSpec.model_validate(ticket.check_spec)
+        spec = CheckSpec.model_validate(ticket.check_spec)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -319,6 +318,8 @@ def _spec_of(ticket: Ticket) -> CheckSpec | None:
             f"The check of ticket #{ticket.id} cannot be read ({where}: {first['msg']}); another version of Operator "
             "wrote it, so update this worker and reopen the ticket."
         ) from None
+    refuse_changed(ticket)
+    return spec
 
 
 def _snapshot_of(baseline: Entry) -> Snapshot:

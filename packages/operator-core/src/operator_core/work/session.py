@@ -329,9 +329,8 @@ def spec_of_task(ticket: Ticket) -> TaskSpec:
     Raises:
         VerificationError: It cannot be read, or is not what was submitted.
     """
-    refuse_changed(ticket)
     try:
-        return TaskSpec.model_validate(ticket.check_spec)
+        spec = TaskSpec.model_validate(ticket.check_spec)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -339,3 +338,5 @@ def spec_of_task(ticket: Ticket) -> TaskSpec:
             f"The task of ticket #{ticket.id} cannot be read ({where}: {first['msg']}); another version of Operator "
             "wrote it, so update this worker and reopen the ticket."
         ) from None
+    refuse_changed(ticket)
+    return spec
