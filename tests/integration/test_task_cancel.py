@@ -28,7 +28,7 @@ from tests.support.worker_process import start_worker
 
 CANCELED = "Task canceled by user"
 MAKE = (run("printf 'echo hello\\n' > hello"), done())
-CHECK = TaskCheck(command="sh ./hello | grep -q hello")
+CHECK = TaskCheck(command="sh ./hello | grep hello >/dev/null")
 Act = Callable[[], Awaitable[Any]]
 
 

@@ -34,7 +34,7 @@ from tests.support.task_brain import APPROVE, REJECT, TEST, blocked, done, run, 
 from tests.support.task_sweep import EXPORTS, role_of_request
 
 MAKE = (run("printf 'echo hello\\n' > hello"), done())
-CHECK = TaskCheck(command="sh ./hello | grep -q hello")
+CHECK = TaskCheck(command="sh ./hello | grep hello >/dev/null")
 PROMPT = "Make a script hello that says hello."
 SUMMARY = "# Task Summary: say hello\n\n- It says hello: [hello](workspace/hello)."
 
