@@ -23,7 +23,7 @@ from tests.support.rig import Rig, open_rig
 from tests.support.task_brain import blocked, done, run, task_brain, verdict
 from tests.support.task_sweep import check_requests, role_of_request
 
-CHECK = TaskCheck(command="sh ./hello | grep hello >/dev/null")  # `-q` would leave the writer before its end
+CHECK = TaskCheck(command="sh ./hello | grep hello >/dev/null")
 ANSWERED = re.compile(r"say (\w+) please")
 
 
