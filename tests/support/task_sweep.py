@@ -47,7 +47,7 @@ BRAIN = str(Path(__file__).with_name("task_brain.py"))
 PHASES = ["worker_1", "verifier_1", "worker_2", "verifier_2"]
 """Of the task that :func:`tests.support.task_brain.sweep` works on."""
 LOUD = TaskSpec(
-    name="say hello", prompt="Make a script hello.", checks=(TaskCheck(command="sh ./hello | grep -i hello >/dev/null"),)
+    name="say hello", prompt="Make a script hello.", checks=(TaskCheck(command="sh ./hello | grep -i hello >&2"),)
 )
 """That task; its check passes on what the verifier rejects."""
 BRIEF = ("TASK.md", "VERIFICATION.md", "TASK_PROMPT.md", "SUCCESS_CRITERIA.md")
