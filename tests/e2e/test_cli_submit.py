@@ -416,7 +416,7 @@ def test_the_living_worker_must_have_the_right_name(db: str) -> None:
 def test_one_command_is_enough(tmp_path: Path) -> None:
     """No worker, a folder, a check: it is copied, worked on here, proved, and everything that was started is gone."""
     task = ROOT / "examples" / "tasks" / "fix-failing-test"
-    shutil.copytree(task / "repo", tmp_path / "work" / "repo")
+    shutil.copytree(task / "repo", tmp_path / "desk" / "repo")
     brain = load_brain(f"{ROOT}/examples/tasks/brain.py:examples")
     with ScriptedServer(brain).start_in_thread() as server:
         env = {
@@ -429,7 +429,7 @@ def test_one_command_is_enough(tmp_path: Path) -> None:
         words = ("--repo", "repo", "--check", "python3 -m unittest -q", "--follow")
         prompt = (task / "PROMPT.md").read_text()
         store = tmp_path / "operator.db"
-        done = run_operator("submit", prompt, *words, db=store, cwd=tmp_path / "work", env=env, timeout=110)
+        done = run_operator("submit", prompt, *words, db=store, cwd=tmp_path / "desk", env=env, timeout=110)
     assert (done.returncode, done.stderr) == (0, ""), done
     phases = [line.removeprefix("## ") for line in done.stdout.splitlines() if line.startswith("## ")]
     assert phases[:3] == ["prepare", "worker_1", "verifier_1"]
@@ -440,5 +440,5 @@ def test_one_command_is_enough(tmp_path: Path) -> None:
     assert f"Report: {folder}/REPORT.md" in done.stdout
     shown = run_operator("tickets", "show", "1", db=store).stdout
     assert shown.startswith("# Closure report: ticket #1")
-    assert f"begins with     folder {tmp_path}/work/repo" in shown
+    assert f"begins with     folder {tmp_path}/desk/repo" in shown
     assert processes_of(str(tmp_path)) == []

@@ -12,12 +12,12 @@ from sqlalchemy import update
 
 from operator_core.db.schema import tickets
 from operator_core.model.entry import EntryKind
-from operator_core.model.task import TaskCheck
+from operator_core.model.task import TaskCheck, TaskSpec
 from operator_core.model.ticket import Reason, TicketStatus
 from operator_core.model.verdict import VerdictKind
 from operator_core.scripted import Failure, FunctionBrain, Reply, Router, ScriptBrain, Turn
 from operator_core.work.rejudge import rejudge
-from operator_core.work.session import spec_of_task
+from operator_core.work.session import frozen_in
 from operator_core.work.state import StateFolder
 from operator_core.work.task import TaskSession
 from tests.integration.test_task_claude_code import CLI, cli_brain
@@ -173,7 +173,7 @@ async def test_a_session_that_is_canceled_at_its_first_step_has_its_files(tmp_pa
         await tools.queue.register("me", 60.0)
         (claim,) = await tools.queue.claim("me")
         session = TaskSession(tools, claim)
-        session.spec = spec_of_task(claim.ticket)  # what it does first
+        session.spec = frozen_in(claim.ticket, TaskSpec)  # what it does first
         await session.abandon("canceled by a person")
         assert json.loads((folder_of(rig) / "session_summary.json").read_text())["terminal_status"] == "canceled"
 

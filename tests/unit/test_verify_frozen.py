@@ -275,7 +275,7 @@ def test_a_deleted_configuration_comes_back_and_an_added_one_goes(trees: Trees) 
         ("./linked", ["linked", "run"]),
         ("cat <<E | python run\nE", ["run"]),
         ("case x in x) ./run ;; esac\n./check.sh", ["check.sh"]),
-        ("../outside/run; /work/run; ./missing", []),
+        ("../outside/run; /srv/run; ./missing", []),
     ],
 )  # fmt: skip
 def test_the_files_that_a_check_is_made_of(trees: Trees, command: str, named: list[str]) -> None:

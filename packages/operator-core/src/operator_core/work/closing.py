@@ -17,7 +17,7 @@ from operator_core.verify.report import ClosureReport, TaskFacts
 from operator_core.work.folder import SessionFolder
 from operator_core.work.folder.exports import export_all, session_summary, transcript_jsonl
 from operator_core.work.judging import Judged
-from operator_core.work.session import SessionTools, TaskResult, newest, spec_of_task, spent
+from operator_core.work.session import SessionTools, TaskResult, frozen_in, newest, spent
 
 __all__ = ["CANCELED", "export_closed", "locate", "task_report", "task_result", "write_files"]
 
@@ -102,7 +102,7 @@ async def export_closed(tools: SessionTools, session: SessionInfo) -> None:
         return
     ticket = await TicketDB(tools.audit.database).get_ticket(session.ticket_id)
     try:
-        spec = spec_of_task(ticket)
+        spec = frozen_in(ticket, TaskSpec)
     except VerificationError:
         return
     folder = await locate(tools, ticket, spec, session.session_id)

@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from operator_core.agent_lab.agent_run import ticket_text
 from operator_core.agent_lab.history import fold
 from operator_core.agent_lab.profiles import OPERATOR
@@ -22,7 +20,7 @@ from operator_core.failpoints import reach
 from operator_core.model.entry import Draft, Entry, EntryKind
 from operator_core.model.invariant import CheckSpec
 from operator_core.model.outcome import Outcome, OutcomeKind
-from operator_core.model.ticket import Reason, Ticket, TicketStatus
+from operator_core.model.ticket import Reason, TicketStatus
 from operator_core.model.verdict import ClauseState, Verdict, VerdictKind
 from operator_core.probes import Observation, look_at
 from operator_core.sandbox import Limits, Policy
@@ -42,9 +40,9 @@ from operator_core.work.session import (
     Conclusion,
     Session,
     SessionTools,
+    frozen_in,
     newest,
     outcome_of,
-    refuse_changed,
     spent,
     verdict_of,
 )
@@ -64,7 +62,7 @@ class IncidentSession(Session):
         self.spec: CheckSpec | None = None
 
     async def run(self) -> Conclusion:
-        self.spec = _spec_of(self.ticket)
+        self.spec = frozen_in(self.ticket, CheckSpec) if self.ticket.check_spec else None
         journal = await self.open_journal()
         reach("session.opened")
         snapshot, seen_red = await self._prepare(journal)
@@ -172,7 +170,7 @@ class IncidentSession(Session):
 
     async def look_again(self, entries: list[Entry]) -> Verdict:
         """Verify the repair of an earlier session, whose journal this is, once more."""
-        self.spec = _spec_of(self.ticket)
+        self.spec = frozen_in(self.ticket, CheckSpec) if self.ticket.check_spec else None
         baseline = newest(entries, EntryKind.BASELINE)
         assert baseline is not None
         await self.open_journal()
@@ -304,22 +302,6 @@ class IncidentSession(Session):
             commands=sum(e.entry_type == EntryKind.TOOL_RESULT and e.tool_name == "shell" for e in entries),
             sandbox=sandbox.content if sandbox else "not started",
         )
-
-
-def _spec_of(ticket: Ticket) -> CheckSpec | None:
-    if not ticket.check_spec:
-        return None
-    try:
-        spec = CheckSpec.model_validate(ticket.check_spec)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise VerificationError(
-            f"The check of ticket #{ticket.id} cannot be read ({where}: {first['msg']}); another version of Operator "
-            "wrote it, so update this worker and reopen the ticket."
-        ) from None
-    refuse_changed(ticket)
-    return spec
 
 
 def _snapshot_of(baseline: Entry) -> Snapshot:

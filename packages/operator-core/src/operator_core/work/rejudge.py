@@ -14,7 +14,7 @@ from operator_core.db.tickets import TicketDB
 from operator_core.errors import TransitionRefused, VerificationError
 from operator_core.model.entry import Draft, Entry, EntryKind
 from operator_core.model.outcome import Outcome, OutcomeKind
-from operator_core.model.task import TaskCheck
+from operator_core.model.task import TaskCheck, TaskSpec
 from operator_core.model.ticket import Ticket, TicketKind, TicketStatus
 from operator_core.model.verdict import Verdict, VerdictKind
 from operator_core.text import clip, printable
@@ -24,7 +24,7 @@ from operator_core.work import asides
 from operator_core.work.closing import locate
 from operator_core.work.incident import IncidentSession
 from operator_core.work.judging import Judged
-from operator_core.work.session import Conclusion, Session, SessionTools, newest, spec_of_task
+from operator_core.work.session import Session, SessionTools, frozen_in, newest
 from operator_core.work.task import TaskSession
 
 __all__ = ["Rejudged", "rejudge"]
@@ -125,9 +125,6 @@ class _Again(Session):
             await self.refresh()
         return self.journal
 
-    async def run(self) -> Conclusion:
-        raise NotImplementedError("it judges, and concludes nothing")
-
 
 class _TaskAgain(_Again, TaskSession):
     def __init__(
@@ -141,7 +138,7 @@ class _TaskAgain(_Again, TaskSession):
         checks_only: bool,
     ) -> None:
         super().__init__(tools, ticket, old, found)
-        spec = spec_of_task(ticket)
+        spec = frozen_in(ticket, TaskSpec)
         changes = {
             "checks": spec.checks if checks is None else tuple(checks),
             "model": model or spec.model,
@@ -164,7 +161,7 @@ class _TaskAgain(_Again, TaskSession):
         assert task is not None
         assert baseline is not None
         self._brief = brief = asides.Brief.model_validate(task.body)
-        asked = spec_of_task(self.ticket)
+        asked = frozen_in(self.ticket, TaskSpec)
         self.folder.write_brief(brief.task_description, brief.success_criteria, asked.prompt, asked.checks)
         await self._export_origin()
         if self._same_checks:

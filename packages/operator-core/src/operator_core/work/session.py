@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from operator_core.agent_lab.engine import Engine
 from operator_core.agent_lab.gateway import Say, ToolGateway
@@ -28,7 +28,6 @@ from operator_core.failpoints import reach
 from operator_core.model.entry import Draft, Entry, EntryKind, canonical
 from operator_core.model.invariant import Subject
 from operator_core.model.outcome import Outcome, OutcomeKind
-from operator_core.model.task import TaskSpec
 from operator_core.model.ticket import Reason, Ticket, TicketStatus
 from operator_core.model.usage import Usage
 from operator_core.model.verdict import Verdict, VerdictKind
@@ -48,13 +47,14 @@ __all__ = [
     "Session",
     "SessionTools",
     "TaskResult",
+    "frozen_in",
     "newest",
     "outcome_of",
-    "refuse_changed",
-    "spec_of_task",
     "spent",
     "verdict_of",
 ]
+
+M = TypeVar("M", bound=BaseModel)
 
 LookWithChecker = Callable[[Subject, str, datetime], Awaitable[Observation]]
 """Looks through a plug-in's checker: subject, violation key, start of the episode."""
@@ -308,35 +308,26 @@ def verdict_of(entry: Entry) -> Verdict:
     return Verdict.from_dict(entry.body)
 
 
-def refuse_changed(ticket: Ticket) -> None:
-    """Make sure that what counts as a ticket's proof is what its hash was made of.
+def frozen_in(ticket: Ticket, kind: type[M]) -> M:
+    """What counts as a ticket's proof, as it was frozen when the ticket opened.
 
     Raises:
-        VerificationError: It is not.
-    """
-    # Of the stored value, because a later version of Operator may add fields to what it reads.
-    found = hashlib.sha256(canonical(ticket.check_spec).encode("utf-8", "surrogatepass")).hexdigest()
-    if ticket.check_spec is not None and found != ticket.check_hash:
-        raise VerificationError(
-            f"The check of ticket #{ticket.id} is not what was submitted: somebody has changed it in the store, so "
-            "nothing could be proved by it; cancel the ticket and submit it again."
-        )
-
-
-def spec_of_task(ticket: Ticket) -> TaskSpec:
-    """The task in a ticket.
-
-    Raises:
-        VerificationError: It cannot be read, or is not what was submitted.
+        VerificationError: It cannot be read, or is not what its hash was made of.
     """
     try:
-        spec = TaskSpec.model_validate(ticket.check_spec)
+        spec = kind.model_validate(ticket.check_spec)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise VerificationError(
-            f"The task of ticket #{ticket.id} cannot be read ({where}: {first['msg']}); another version of Operator "
+            f"The check of ticket #{ticket.id} cannot be read ({where}: {first['msg']}); another version of Operator "
             "wrote it, so update this worker and reopen the ticket."
         ) from None
-    refuse_changed(ticket)
+    # Of the stored value, because a later version of Operator may add fields to what it reads.
+    found = hashlib.sha256(canonical(ticket.check_spec).encode("utf-8", "surrogatepass")).hexdigest()
+    if found != ticket.check_hash:
+        raise VerificationError(
+            f"The check of ticket #{ticket.id} is not what was submitted: somebody has changed it in the store, so "
+            "nothing could be proved by it; cancel the ticket and submit it again."
+        )
     return spec

@@ -47,7 +47,7 @@ from operator_core.work.session import (
     Conclusion,
     Session,
     SessionTools,
-    spec_of_task,
+    frozen_in,
 )
 
 __all__ = ["TaskSession"]
@@ -87,7 +87,7 @@ class TaskSession(Session):
         self._seen: tuple[CheckSeen, ...] = ()
 
     async def run(self) -> Conclusion:
-        self.spec = spec = spec_of_task(self.ticket)
+        self.spec = spec = frozen_in(self.ticket, TaskSpec)
         await self.open_journal()
         self.folder = await locate(self.tools, self.ticket, spec, self.session_id)
         reach("session.opened")
@@ -453,7 +453,7 @@ class TaskSession(Session):
     async def _export(self, terminal: str, text: str, report: ClosureReport | None) -> None:
         if self.folder is None:
             with contextlib.suppress(VerificationError):  # then it has no name, and so no folder
-                self.spec = spec_of_task(self.ticket)
+                self.spec = frozen_in(self.ticket, TaskSpec)
                 await self.open_journal()
                 self.folder = await locate(self.tools, self.ticket, self.spec, self.session_id)
         if self.folder is not None and self.spec is not None:
