@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -50,8 +51,9 @@ def test_defaults_need_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_every_setting_is_described() -> None:
     for name, section in Settings.model_fields.items():
         if name != "subject":
-            assert section.annotation is not None
-            for key, field in section.annotation.model_fields.items():
+            table = next(iter(get_args(section.annotation)), section.annotation)
+            assert table is not None
+            for key, field in table.model_fields.items():
                 assert field.description, f"{name}.{key} has no docstring"
 
 
@@ -126,7 +128,7 @@ def test_mistakes_in_the_file(tmp_path: Path) -> None:
         (
             "foo = 1",
             "Unknown key 'foo' in {}; known here: store, model, limits, sandbox, worker, tasks, incidents, "
-            "claude_code, monitor, subject.",
+            "claude_code, context, explore, monitor, credential, subject.",
         ),
         ("[store]\nx = 1", "Unknown key 'store.x' in {}; known here: url."),
         ('[[subject]]\nnam = "a"', "The key 'subject[1].name' is missing in {}."),
@@ -139,6 +141,20 @@ def test_mistakes_in_the_file(tmp_path: Path) -> None:
             '[[subject]]\nname = "a"\n[[subject.invariant]]\nname = "b"\nprobe = { type = "command", comand = "c" }',
             "The key 'subject[a].invariant[b].probe.command' is missing in {}.",
         ),
+        ("[[explore.blocked]]\npattrn = 'x'\nreason = 'y'",
+         "The key 'explore.blocked[1].pattern' is missing in {}."),
+        ("[context]\nsoft = 0.9\nhard = 0.8",
+         "Bad value for 'context' in {}: soft (0.9) must be below hard (0.8)."),
+        ("[[credential]]\nname = 'a'\nenv = 'A'\nfile = '/a'\nhosts = ['x']",
+         "Bad value for 'credential[a]' in {}: it needs either `env` or `file`."),
+        ("[[credential]]\nname = 'a'\nenv = 'A'\nhosts = ['x']\nvalue = 'Bearer'",
+         "Bad value for 'credential[a]' in {}: `value` must hold `{{}}` once, where the secret goes."),
+        ("[[credential]]\nname = 'a'\nenv = 'A'\nphases = ['worker']",
+         "Bad value for 'credential[a]' in {}: only a secret in a `file` can be shown in `phases`."),
+        ("[[credential]]\nname = 'a'\nenv = 'A'",
+         "Bad value for 'credential[a]' in {}: it is of no use without `hosts` or `phases`."),
+        ("[[credential]]\nname = 'a'\nenv = 'A'\nhosts = ['x']\n[[credential]]\nname = 'a'\nenv='A'\nhosts=['x']",
+         "Bad configuration in {}: two credentials are called 'a'; names must be unique."),
         ("[model.prices.x]\ninput = 1\noutput = 1\ncache_raed = 1",
          "Unknown key 'model.prices.x.cache_raed' in {}; perhaps 'cache_read' is meant."),
     ],
@@ -163,7 +179,7 @@ def test_mistakes_in_the_environment_are_blamed_on_it(tmp_path: Path) -> None:
     path = write(tmp_path, FULL)
     assert refused(path, {"OPERATOR_MODLE__X": "1"}) == (
         "OPERATOR_MODLE__X names no setting; the sections are store, model, limits, sandbox, worker, "
-        "tasks, incidents, claude_code, monitor."
+        "tasks, incidents, claude_code, context, explore, monitor."
     )
     text = refused(path, {"OPERATOR_LIMITS__TURNS": "many"})
     assert text.startswith("Bad value for 'limits.turns' in environment OPERATOR_LIMITS__TURNS: ")

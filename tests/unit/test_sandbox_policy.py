@@ -33,7 +33,7 @@ def test_names_that_look_secret(name: str, secret: bool) -> None:
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"network": "allowlist"}, "allowlist"),
+        ({"network": "all"}, "all"),
         ({"env_passthrough": ("GITHUB_TOKEN",)}, "GITHUB_TOKEN"),
         ({"env": {"A=B": "c"}}, "A=B"),
         ({"env": {"A": "c\0d"}}, "NUL"),

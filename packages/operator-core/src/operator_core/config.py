@@ -30,7 +30,12 @@ from operator_core.model.invariant import (
 
 __all__ = [
     "CONFIG_NAME",
+    "LISTS",
+    "BlockedPattern",
     "ClaudeCodeSettings",
+    "ContextSettings",
+    "Credential",
+    "ExploreSettings",
     "IncidentSettings",
     "LimitSettings",
     "LoadedSettings",
@@ -47,6 +52,8 @@ __all__ = [
 
 CONFIG_NAME = "operator.toml"
 ENV_PREFIX = "OPERATOR_"
+LISTS = ("credential", "subject")
+"""Sections that are lists of tables: no variable can name one of them."""
 
 # Ids of the seed documents that are retired or never existed, and what replaces them.
 _RETIRED_MODELS = {
@@ -129,8 +136,19 @@ class LimitSettings(_Section):
 class SandboxSettings(_Section):
     """Where the agent's commands run."""
 
-    backend: Literal["auto", "bubblewrap", "none"] = "auto"
-    """``auto`` never downgrades: it refuses when no sandbox can be started. ``none`` is no sandbox at all."""
+    backend: Literal["auto", "bubblewrap", "docker", "landlock", "none"] = "auto"
+    """``auto`` never downgrades by itself: it is bubblewrap, else docker where an image is configured, else a refusal.
+    ``none`` is no sandbox at all."""
+    on_unavailable: Literal["refuse", "degrade"] = "refuse"
+    """``degrade`` lets ``auto`` fall back to landlock, which holds less; the report then says ``confined``."""
+    run_as: int | None = Field(default=None, ge=1, lt=2**31)
+    """User id of the agent's commands when the worker is root. None: one that nobody else uses."""
+    docker_image: str | None = None
+    """Image for the backend ``docker``; it needs bash and python3. Without one ``auto`` never takes docker."""
+    docker_program: str = "docker"
+    """``docker`` or ``podman``, or the path of one."""
+    allow_hosts: tuple[str, ...] = ()
+    """Hosts that every agent with ``network = "allowlist"`` may reach, e.g. ``*.example.org:443``."""
     readable: tuple[Path, ...] = ()
     """Further folders that every agent may read."""
     env_passthrough: tuple[str, ...] = ()
@@ -192,6 +210,79 @@ class ClaudeCodeSettings(_Section):
     """Most data memory of one process of the agent; the CLI does not start with less than 1 GiB."""
 
 
+class ContextSettings(_Section):
+    """What happens when a conversation outgrows the model's context."""
+
+    limit_tokens: int = Field(default=200_000, ge=4096)
+    """Size of the model's context; set it for a local model, whose server may cut a longer one silently."""
+    soft: float = Field(default=0.7, gt=0, lt=1)
+    """Above this part of it the oldest observations are masked."""
+    hard: float = Field(default=0.9, gt=0, lt=1)
+    """Above this part the agent is told to wind down, and then begins anew with what it carries over."""
+    carryover_turns: int = Field(default=5, ge=0, le=100)
+    """How many of the last turns are carried over."""
+
+    @model_validator(mode="after")
+    def _soft_below_hard(self) -> ContextSettings:
+        if self.soft >= self.hard:
+            raise ValueError(f"soft ({self.soft:g}) must be below hard ({self.hard:g})")
+        return self
+
+
+class BlockedPattern(_Section):
+    """A command that the advisor refuses."""
+
+    pattern: str
+    """A regular expression, searched for in the command."""
+    reason: str
+    """What the agent is told."""
+
+
+class ExploreSettings(_Section):
+    """``operator explore``: an autonomous session in a workspace of its own."""
+
+    shell_timeout_s: float = Field(default=30.0, gt=0)
+    """Limit of one command."""
+    blocked: tuple[BlockedPattern, ...] | None = None
+    """Commands to refuse; replaces the built-in list. It is advice to the agent and no boundary: the sandbox is."""
+    max_restarts: int | None = Field(default=None, ge=0)
+    """How often it may begin anew with a fresh context; None: no limit."""
+    auto_restart: bool = True
+    """Without it, a full context pauses the session until a person says `operator explore resume`."""
+
+
+class Credential(_Section):
+    """A secret that the agent may use and never sees."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$")
+    """What the journal calls it."""
+    env: str | None = None
+    """Variable of the worker that holds it. Either this or ``file``."""
+    file: Path | None = None
+    """File that holds it; read at each use, so that a rotated secret is taken up."""
+    hosts: tuple[str, ...] = ()
+    """Hosts to which the egress proxy adds it as a header; the agent asks for ``http://HOST/...`` and the proxy speaks
+    TLS to the host."""
+    header: str = Field(default="Authorization", pattern=r"^[A-Za-z0-9-]+$")
+    """The header."""
+    value: str = "Bearer {}"
+    """The header's value; ``{}`` stands for the secret."""
+    phases: tuple[Literal["worker", "verifier", "checks"], ...] = ()
+    """Phases in which commands may read the ``file`` itself, at ``/run/secrets/NAME``."""
+
+    @model_validator(mode="after")
+    def _usable(self) -> Credential:
+        if (self.env is None) == (self.file is None):
+            raise ValueError("it needs either `env` or `file`")
+        if self.value.count("{}") != 1:
+            raise ValueError("`value` must hold `{}` once, where the secret goes")
+        if self.phases and self.file is None:
+            raise ValueError("only a secret in a `file` can be shown in `phases`")
+        if not self.hosts and not self.phases:
+            raise ValueError("it is of no use without `hosts` or `phases`")
+        return self
+
+
 class IncidentSettings(_Section):
     """How repairs of incidents are judged, beside the clauses of their invariants."""
 
@@ -225,14 +316,22 @@ class Settings(_Section):
     tasks: TaskSettings = TaskSettings()
     incidents: IncidentSettings = IncidentSettings()
     claude_code: ClaudeCodeSettings = ClaudeCodeSettings()
+    context: ContextSettings = ContextSettings()
+    explore: ExploreSettings = ExploreSettings()
     monitor: MonitorSettings = MonitorSettings()
+    credential: tuple[Credential, ...] = ()
+    """Secrets that agents may use without seeing them."""
     subject: tuple[Subject, ...] = ()
     """Systems under watch."""
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Settings:
         names = [i.name for s in self.subject for i in s.invariant]
-        for kind, values in (("subject", [s.name for s in self.subject]), ("invariant", names)):
+        for kind, values in (
+            ("subject", [s.name for s in self.subject]),
+            ("invariant", names),
+            ("credential", [c.name for c in self.credential]),
+        ):
             double = {v for v in values if values.count(v) > 1}
             if double:
                 raise ValueError(f"two {kind}s are called {sorted(double)[0]!r}; names must be unique")
@@ -277,8 +376,8 @@ def load_settings(
     for name, value in env.items():
         section, _, key = name.removeprefix(ENV_PREFIX).lower().partition("__")
         if name.startswith(ENV_PREFIX) and key:
-            if section not in Settings.model_fields or section == "subject":
-                sections = ", ".join(s for s in Settings.model_fields if s != "subject")
+            if section not in Settings.model_fields or section in LISTS:
+                sections = ", ".join(s for s in Settings.model_fields if s not in LISTS)
                 raise ConfigError(f"{name} names no setting; the sections are {sections}.")
             _put(data, section, key, value)
             origins[f"{section}.{key}"] = f"environment {name}"
@@ -306,9 +405,10 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise ConfigError(f"The configuration file {file} is not valid TOML: {error}.") from None
     # A path is meant relative to the file that names it, wherever the command is started.
     base = file.resolve().parent
-    for subject in data.get("subject", []) if isinstance(data.get("subject"), list) else []:
-        if isinstance(subject, dict) and isinstance(subject.get("workspace"), str):
-            subject["workspace"] = str(base / Path(subject["workspace"]).expanduser())
+    for section, key in (("subject", "workspace"), ("credential", "file")):
+        for table in data[section] if isinstance(data.get(section), list) else []:
+            if isinstance(table, dict) and isinstance(table.get(key), str):
+                table[key] = str(base / Path(table[key]).expanduser())
     for section, key in (("store", "url"), ("worker", "state_dir"), ("tasks", "root"), ("claude_code", "program")):
         table = data.get(section)
         if isinstance(table, dict) and isinstance(table.get(key), str) and "://" not in table[key]:
@@ -367,6 +467,7 @@ def _place(loc: Sequence[int | str], data: Any) -> str:
 def _known(loc: Sequence[int | str]) -> list[str]:
     """The keys that the innermost of these tables may have."""
     tables: dict[int | str, Any] = {name: field.annotation for name, field in Settings.model_fields.items()}
+    tables |= {"credential": Credential, "blocked": BlockedPattern}
     tables |= {"prices": Price, "subject": Subject, "invariant": Invariant, "durability": Durability}
     tables |= {"protect": Protect, "http": HttpProbe, "tcp": TcpProbe, "command": CommandProbe, "promql": PromQLProbe}
     model = next((tables[part] for part in reversed(loc) if part in tables), Settings)

@@ -32,7 +32,7 @@ _EXAMPLE = """\
 # name = "shop"
 # workspace = "/srv/shop"          # the folder that an agent may change
 # readable = ["/var/log/shop"]     # further folders that it may read
-# network = "host"                 # "none" if it needs no network
+# network = "host"                 # "none" if it needs no network; "allowlist" for what allow_hosts names
 # context = '''
 # An online shop behind http://127.0.0.1:8080. Restart it with `touch run/restart`; its log is in /var/log/shop.
 # '''
@@ -47,6 +47,13 @@ _EXAMPLE = """\
 # verify = ["curl -fsS http://127.0.0.1:8080/cart"]               # it does its work again
 # protect = { files = ["limits.toml"], commands = ["cat prices"] }  # what a repair must not touch
 # durability = { commands = ["touch run/restart && sleep 5"] }    # and it lasts
+#
+# A secret that an agent with network = "allowlist" may use and never sees.
+#
+# [[credential]]
+# name = "deploy-api"
+# env = "DEPLOY_TOKEN"             # of the worker; never of a sandbox
+# hosts = ["deploy.example.org"]   # the agent asks for http://deploy.example.org/..., the proxy adds the header and TLS
 """
 
 
@@ -95,6 +102,7 @@ def init(
 @config_app.command("show")
 def show(context: typer.Context, as_json: AsJson = False) -> None:
     """Print every setting: its value, and where it comes from."""
+    from operator_core.config import LISTS
     from operator_core.db.engine import safe_url
     from operator_core.redaction import Redactor, looks_secret
 
@@ -102,12 +110,15 @@ def show(context: typer.Context, as_json: AsJson = False) -> None:
     clean = Redactor.from_environment()
     values: dict[str, dict[str, Any]] = {}
     for section in type(loaded.settings).model_fields:
-        if section == "subject":
+        if section in LISTS:
             continue
         for key, value in getattr(loaded.settings, section).model_dump(mode="json").items():
             name = f"{section}.{key}"
             shown = safe_url(value) if name == "store.url" else clean.tree(value)
             values[name] = {"value": shown, "origin": _origin(loaded.origins, name)}
+    for credential in loaded.settings.credential:
+        data = clean.tree(credential.model_dump(mode="json", exclude_defaults=True))
+        values[f"credential.{credential.name}"] = {"value": data, "origin": _origin(loaded.origins, "credential")}
     for subject in loaded.settings.subject:
         data = clean.tree(subject.model_dump(mode="json", exclude_defaults=True))
         data["env"] = {k: "[REDACTED]" if looks_secret(k) else v for k, v in data.get("env", {}).items()}
@@ -130,9 +141,11 @@ def _origin(origins: dict[str, str], name: str) -> str:
 
 
 def _template(settings: Settings, url: str | None) -> str:
+    from operator_core.config import LISTS
+
     lines = [_HEAD]
     for section in type(settings).model_fields:
-        if section == "subject":
+        if section in LISTS:
             continue
         part = getattr(settings, section)
         lines += [f"# {(type(part).__doc__ or '').strip().splitlines()[0]}", f"[{section}]", ""]

@@ -52,6 +52,11 @@ class EntryKind(StrEnum):
     SUMMARY = "summary"
     USAGE = "usage"
     DELIVERED = "delivered"
+    EGRESS = "egress"
+    COMPACTION = "compaction"
+    WIND_DOWN = "wind_down"
+    RESTART = "restart"
+    DISCOVERY = "discovery"
 
 
 @dataclass(frozen=True)

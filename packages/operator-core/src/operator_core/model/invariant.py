@@ -209,8 +209,10 @@ class Subject(_Frozen):
     """For the agent: what the system is, key commands, common issues."""
     readable: tuple[Path, ...] = ()
     """Further folders that the agent may read."""
-    network: Literal["none", "host"] = "none"
-    """Network of the agent's sandbox."""
+    network: Literal["none", "allowlist", "host"] = "none"
+    """Network of the agent's sandbox; ``allowlist``: a proxy that reaches ``allow_hosts`` and nothing else."""
+    allow_hosts: tuple[str, ...] = ()
+    """For ``allowlist``: ``host``, ``host:port``, ``*.example.org:443``."""
     env: dict[str, str] = {}
     """Variables of the agent's commands."""
     plugin: str | None = None

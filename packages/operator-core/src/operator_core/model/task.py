@@ -93,8 +93,10 @@ class TaskSpec(_Frozen):
     """None: ``[limits] cost_usd``."""
     max_iterations: int = Field(default=10, ge=1, le=10)
     profile: TaskProfile = "shraga"
-    network: Literal["none", "host"] = "none"
+    network: Literal["none", "allowlist", "host"] = "none"
     """Network of the worker's and the verifier's commands and of the checks."""
+    allow_hosts: tuple[str, ...] = ()
+    """For ``allowlist``: what they reach, as ``host``, ``host:port`` or ``*.example.org:443``."""
 
     @property
     def digest(self) -> str:

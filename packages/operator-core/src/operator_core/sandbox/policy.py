@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 from operator_core.errors import ConfigError
 
 __all__ = ["DEFAULT_PROTECTED", "Limits", "Network", "Policy", "looks_secret"]
 
-Network = Literal["none", "host"]
+Network = Literal["none", "allowlist", "host"]
 
 DEFAULT_PROTECTED = (".git/hooks", ".git/config", ".git/modules", ".vscode", ".idea", ".envrc")
 """Files that run later, outside of the sandbox; write-denied where they exist."""
@@ -45,6 +45,7 @@ _SECRET_WORDS = frozenset(
     ]
 )
 _SECRET_PARTS = ("SECRET", "PASSWORD", "APIKEY", "DATABASE_URL", "REDIS_URL", "CONNECTION_STRING", "WEBHOOK_URL")
+_SECRET_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}\Z")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -111,12 +112,16 @@ class Policy:
         protected: Paths that cannot be written although they lie in a writable place; relative ones start at the
             workspace. A path that does not exist when a command starts is not protected.
         masked: Paths that cannot even be read; relative ones start at the workspace.
-        network: ``none`` (an own, empty network) or ``host`` (the host's network, with its loopback services).
+        network: ``none`` (an own, empty network), ``allowlist`` (the same, with a proxy that reaches
+            ``allow_hosts``), or ``host`` (the host's network, with its loopback services).
+        allow_hosts: What the proxy of ``allowlist`` reaches: ``host``, ``host:port``, ``*.example.org:443``.
         env: Variables for every command, on top of the small clean environment.
         env_passthrough: Names of variables to copy from this process; a name that looks secret is refused.
         limits: See :class:`Limits`.
         shown_at: Where commands see the workspace, for a copy that has to look like the original (default: at its own
             path). The backend ``none`` cannot do that and shows it at its own path.
+        secret_files: By name, files of the host that commands may read at ``/run/secrets/NAME``; in no other phase.
+        run_as: The user id of commands when this process is root; None: one that nobody else uses.
 
     Raises:
         ConfigError: A value cannot be used; the message names it.
@@ -132,6 +137,9 @@ class Policy:
     env_passthrough: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
     shown_at: Path | None = None
+    allow_hosts: tuple[str, ...] = ()
+    secret_files: Mapping[str, Path] = field(default_factory=dict)
+    run_as: int | None = None
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -143,8 +151,13 @@ class Policy:
         set_(self, "protected", tuple(str(path) for path in self.protected))
         set_(self, "masked", tuple(str(path) for path in self.masked))
         set_(self, "env", MappingProxyType(dict(self.env)))
-        if self.network not in ("none", "host"):
-            raise ConfigError(f"The sandbox network {self.network!r} does not exist; choose `none` or `host`.")
+        set_(self, "secret_files", MappingProxyType({n: _absolute(p, "secret") for n, p in self.secret_files.items()}))
+        if self.network not in get_args(Network):
+            names = ", ".join(f"`{name}`" for name in get_args(Network))
+            raise ConfigError(f"The sandbox network {self.network!r} does not exist; choose one of {names}.")
+        for name in self.secret_files:
+            if not _SECRET_NAME.match(name):
+                raise ConfigError(f"The secret's name {name!r} is not usable; use letters, digits, `.`, `_` and `-`.")
         for name, value in self.env.items():
             check_variable(name, value)
         for name in self.env_passthrough:

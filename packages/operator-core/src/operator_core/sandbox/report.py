@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 __all__ = ["Control", "Level", "Report", "State"]
 
 State = Literal["verified", "partial", "not_enforced", "unavailable"]
-Level = Literal["isolated", "open"]
+Level = Literal["isolated", "confined", "open"]
 
 _WORDS: dict[str, str] = {
     "verified": "verified",
@@ -38,7 +38,8 @@ class Report:
 
     Attributes:
         backend: Name and version, e.g. ``bubblewrap 0.8.0``.
-        level: ``isolated`` only if every core control is verified, the network included; otherwise ``open``.
+        level: ``isolated`` only if every core control is verified, the network included; ``confined`` for the degraded
+            tier (landlock); otherwise ``open``.
         controls: By name, e.g. ``filesystem.write``.
         self_test_ms: Milliseconds the self-test took; 0.0 where there is nothing to test.
         warnings: Sentences a person must see.
