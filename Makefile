@@ -11,7 +11,7 @@ READY := .venv/.ready
 PACKAGES := $(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml))
 CODE := $(wildcard packages benchmarks examples tests)
 
-.PHONY: help demo test check bench claude-code lock clean
+.PHONY: help demo test check bench images claude-code lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -32,6 +32,11 @@ check: $(READY) ## Lint, formatting and types
 bench: $(READY) ## Measure what a turn costs, and 200 tasks at once
 	@$(BIN)/python benchmarks/turn_overhead.py $(ARGS)
 	@$(BIN)/python benchmarks/task_sessions.py
+
+images: ## Build the container images (where it may, starts docker and makes their base image)
+	@scripts/base-image
+	docker build -f docker/agent/Dockerfile -t operator-agent:test docker/agent
+	docker build -f docker/operator/Dockerfile -t operator:test .
 
 claude-code: $(READY) ## Install the Claude Code program, for tasks with that engine
 	@scripts/claude-code .venv

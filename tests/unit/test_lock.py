@@ -13,6 +13,8 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "requirements" / "dev.txt"
+IMAGE = ROOT / "requirements" / "operator.txt"
+"""The part of it that the product's image installs."""
 PROGRAM = ROOT / "requirements" / "claude-code.txt"
 """A lock of its own: of this one package only the program is wanted, and none of its dependencies."""
 
@@ -35,7 +37,7 @@ def wanted() -> list[Requirement]:
     return [need for need in map(Requirement, lines) if canonicalize_name(need.name) not in ours]
 
 
-@pytest.mark.parametrize("lock", [LOCK, PROGRAM], ids=lambda lock: lock.name)
+@pytest.mark.parametrize("lock", [LOCK, IMAGE, PROGRAM], ids=lambda lock: lock.name)
 def test_the_lock_records_no_download_address(lock: Path) -> None:
     text = lock.read_text()
     assert "://" not in text
@@ -44,7 +46,9 @@ def test_the_lock_records_no_download_address(lock: Path) -> None:
     assert " @ " not in text
 
 
-@pytest.mark.parametrize(("lock", "least"), [(LOCK, 31), (PROGRAM, 1)], ids=["dev.txt", "claude-code.txt"])
+@pytest.mark.parametrize(
+    ("lock", "least"), [(LOCK, 31), (IMAGE, 31), (PROGRAM, 1)], ids=lambda value: getattr(value, "name", None)
+)
 def test_every_line_pins_a_version_and_has_a_hash(lock: Path, least: int) -> None:
     entries = re.split(r"\n(?! )", lock.read_text().strip())
     assert len(entries) >= least
@@ -60,6 +64,15 @@ def test_the_lock_satisfies_what_is_asked_for(need: Requirement) -> None:
     version = pins(LOCK.read_text()).get(canonicalize_name(need.name))
     assert version is not None, "run `make lock`"
     assert version in need.specifier, "run `make lock`"
+
+
+def test_the_image_has_what_the_product_needs_in_the_versions_that_are_tested() -> None:
+    image, everything = pins(IMAGE.read_text()), pins(LOCK.read_text())
+    assert image.items() <= everything.items(), "run `make lock`"
+    project = tomllib.loads((ROOT / "packages" / "operator-core" / "pyproject.toml").read_text())["project"]
+    needs = map(Requirement, [*project["dependencies"], *project["optional-dependencies"]["postgres"]])
+    assert {canonicalize_name(need.name) for need in needs} <= image.keys(), "run `make lock`"
+    assert "pytest" not in image
 
 
 def test_the_program_is_one_package_for_every_platform_and_satisfies_the_extra() -> None:
