@@ -17,9 +17,11 @@ import pytest
 
 from operator_core.errors import SandboxError
 from operator_core.sandbox import Limits, Policy, Sandbox, open_sandbox
-from operator_core.sandbox import bubblewrap as backend
-from operator_core.sandbox.findings import CORE
-from operator_core.sandbox.seccomp import system_call
+from operator_core.sandbox.bubblewrap import backend
+from operator_core.sandbox.bubblewrap import tree as namespace_tree
+from operator_core.sandbox.linux.namespaces import Namespaces
+from operator_core.sandbox.linux.seccomp import system_call
+from operator_core.sandbox.selftest.findings import CORE
 from tests.support import processes_of, wait_until
 
 # Seconds to sleep that no other run of these tests uses, so that leftovers are ours.
@@ -74,8 +76,10 @@ async def test_the_report(sandbox: Sandbox, tmp_path: Path) -> None:
     assert {report.controls[name].state for name in (*CORE, "limits.shm")} == {"verified"}
     assert report.controls["vsock"].state == ("verified" if shutil.which("perl", path="/usr/bin:/bin") else "partial")
     assert report.controls["workspace.exec_later"].state == "partial"
-    assert report.controls["limits.procs"].state == ("not_enforced" if os.geteuid() == 0 else "partial")
+    assert report.controls["limits.procs"].state == "verified"
     assert ("user" in report.controls) is (os.geteuid() == 0)
+    assert "user" not in report.controls or report.controls["user"].state == "verified"
+    assert report.warnings == ()
     assert 0 < report.self_test_ms < 2000
     assert not (tmp_path / "session" / "canary").exists()
 
@@ -252,7 +256,10 @@ class TestProtected:
         sandbox = open_sandbox("auto", Policy(workspace), session_dir=workspace / ".session")
         await sandbox.start()
         (workspace / ".session" / "journal").write_text("canary-3")
-        command = "cat .session/journal; echo evil >.session/state/x; ls .session; echo x >.session/out/y; seq 9999"
+        command = (
+            "cat .session/journal; echo evil >.session/state/x; echo evil >.session/new; ls .session;"
+            "echo x >.session/out/y; seq 9999"
+        )
         result = await sandbox.exec(command)
         assert result.stdout.text().startswith("out\n1\n")
         assert result.stdout.spill is not None
@@ -287,7 +294,6 @@ async def test_limits_are_set(make: Make) -> None:
     assert (await sandbox.exec("ulimit -n 100000")).exit_code != 0
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="the kernel does not limit processes of uid 0")
 async def test_a_fork_bomb_is_limited(make: Make) -> None:
     sandbox = await make(limits=Limits(procs=40))
     await sandbox.write_file("bomb.py", b"import os, time\nfor n in range(100):\n    os.fork() or time.sleep(30)\n")
@@ -363,7 +369,6 @@ class TestSelfTest:
     @pytest.mark.parametrize(
         ("drop", "control"),
         [
-            (("--unshare-net",), "network"),
             (("--unshare-pid",), "process.isolation"),
             (("--unshare-ipc",), "process.isolation"),
             (("--cap-drop", "ALL"), "privileges"),
@@ -374,8 +379,8 @@ class TestSelfTest:
     ) -> None:
         real = backend.fixed_arguments
 
-        def weaker(*args: Any) -> list[str]:
-            options = real(*args)
+        def weaker(*args: Any, **named: Any) -> list[str]:
+            options = real(*args, **named)
             at = options.index(drop[0])
             del options[at : at + len(drop)]
             # Without this bubblewrap keeps capabilities only for root.
@@ -383,6 +388,22 @@ class TestSelfTest:
 
         monkeypatch.setattr(backend, "fixed_arguments", weaker)
         with pytest.raises(SandboxError, match=control.replace(".", r"\.")):
+            await make()
+
+    async def test_the_network_is_not_entered(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+        real = Namespaces.entrance
+
+        def outside(self: Namespaces) -> list[str]:
+            return [word for word in real(self) if not word.startswith("--net=")]
+
+        monkeypatch.setattr(Namespaces, "entrance", outside)
+        with pytest.raises(SandboxError, match=r"network: 127|shared namespace net"):
+            await make()
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user is not another one in there")
+    async def test_commands_are_another_user_than_was_said(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(namespace_tree, "user_of", lambda pid: 0)
+        with pytest.raises(SandboxError, match=r"were to be user 6\d{4} and are 0"):
             await make()
 
     @pytest.mark.parametrize(
@@ -395,20 +416,20 @@ class TestSelfTest:
     async def test_the_host_is_mounted(
         self, make: Make, monkeypatch: pytest.MonkeyPatch, add: tuple[str, ...], control: str
     ) -> None:
-        real = backend.policy_arguments
-        monkeypatch.setattr(backend, "policy_arguments", lambda *args: [*real(*args), *add])
+        real = backend.mount_arguments
+        monkeypatch.setattr(backend, "mount_arguments", lambda *args: [*real(*args), *add])
         if add[2] == "/etc" and os.geteuid() != 0:
             pytest.skip("only root can write there")
         with pytest.raises(SandboxError, match=control):
-            await make()
+            await make(run_as=0)
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="the sysctls are closed to an ordinary user")
     async def test_the_cover_over_proc_is_missing(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-        from operator_core.sandbox import profile
+        from operator_core.sandbox.bubblewrap import profile
 
         monkeypatch.setattr(profile, "_PROC_READ_ONLY", ())
         with pytest.raises(SandboxError, match=r"kernel\.sysctl: /proc/sys/kernel/core_pattern"):
-            await make()
+            await make(run_as=0)
 
     async def test_the_filter_is_empty(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         allow_all = b"\x06\x00\x00\x00\x00\x00\xff\x7f"
@@ -432,10 +453,10 @@ class TestSelfTest:
     async def test_the_protection_of_git_is_missing(
         self, make: Make, monkeypatch: pytest.MonkeyPatch, workspace: Path
     ) -> None:
-        from operator_core.sandbox import profile
+        from operator_core.sandbox import mounts
 
         run_program(["git", "init", "-q", str(workspace)])
-        monkeypatch.setattr(profile, "_protected", lambda policy: iter(()))
+        monkeypatch.setattr(mounts, "_protected", lambda policy: iter(()))
         with pytest.raises(SandboxError, match=r"workspace\.exec_later"):
             await make()
         assert (workspace / ".git" / "config").exists()

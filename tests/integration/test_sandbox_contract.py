@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
 import random
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -14,7 +18,11 @@ import pytest
 
 from operator_core.errors import ConfigError, SandboxError
 from operator_core.sandbox import Limits, Policy, Sandbox, open_sandbox
+from operator_core.sandbox.options import Options
 from tests.support import processes_of, wait_until, wait_until_async
+
+# Landlock does not hold root; test_sandbox_landlock.py runs all this as an ordinary user.
+BACKENDS = ("none", "bubblewrap", "docker", *(["landlock"] if os.geteuid() else []))
 
 # Seconds to sleep that no other run of these tests uses, so that leftovers are ours.
 RUN = f"{random.randrange(10**9):09d}"
@@ -30,14 +38,26 @@ def workspace(tmp_path: Path) -> Path:
 Make = Callable[..., Any]
 
 
-@pytest.fixture(params=["none", "bubblewrap"])
+def require(request: pytest.FixtureRequest, backend: str) -> str | None:
+    """Skip what cannot run here; the image for a backend that needs one."""
+    if backend in ("bubblewrap", "landlock"):
+        request.getfixturevalue(f"require_{backend}")
+    return str(request.getfixturevalue("docker_image")) if backend == "docker" else None
+
+
+@pytest.fixture(params=BACKENDS)
 async def make(request: pytest.FixtureRequest, tmp_path: Path, workspace: Path) -> AsyncIterator[Make]:
-    if request.param == "bubblewrap":
-        request.getfixturevalue("require_bubblewrap")
+    image = require(request, request.param)
     opened: list[Sandbox] = []
 
     async def start(*, redact: Any = None, name: str = "session", **policy: Any) -> Sandbox:
-        sandbox = open_sandbox(request.param, Policy(workspace, **policy), session_dir=tmp_path / name, redact=redact)
+        sandbox = open_sandbox(
+            request.param,
+            Policy(workspace, **policy),
+            session_dir=tmp_path / name,
+            redact=redact,
+            options=Options(docker_image=image),
+        )
         opened.append(sandbox)
         await sandbox.start()
         return sandbox
@@ -168,7 +188,7 @@ async def test_a_timeout(make: Make) -> None:
     assert time.monotonic() - started < 4
     assert result.timed_out
     assert result.stdout.text() == "before\n"
-    if sandbox.name == "bubblewrap":
+    if sandbox.name != "none":
         assert not processes_of(f"71.{RUN}")
     else:
         wait_until(lambda: len(processes_of(f"71.{RUN}")) <= 1)
@@ -236,10 +256,60 @@ async def test_cancelling_leaves_nothing(sandbox: Sandbox) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    if sandbox.name == "bubblewrap":
+    if sandbox.name != "none":
         assert not processes_of(f"74.{RUN}")
     wait_until(lambda: not processes_of(f"74.{RUN}"))
     assert await out(sandbox, "echo alive") == "alive"
+
+
+async def test_a_storm_of_cancellations(sandbox: Sandbox) -> None:
+    if sandbox.name == "none":
+        pytest.skip("without a sandbox a daemon survives its call; the report says so")
+    command = f"(setsid sleep 77.{RUN} &); sleep 77.{RUN} & sleep 77.{RUN}"
+    for _ in range(10):
+        tasks = [asyncio.create_task(sandbox.exec(command)) for _ in range(6)]
+        await asyncio.sleep(random.random() * 0.04)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert all(task.cancelled() for task in tasks)
+    wait_until(lambda: not processes_of(f"77.{RUN}"), 2)
+    assert await out(sandbox, "echo alive") == "alive"
+
+
+FLOOD = """
+import asyncio, json, sys
+from pathlib import Path
+from operator_core.sandbox import Policy, open_sandbox
+from operator_core.sandbox.options import Options
+async def main():
+    backend, image, base = sys.argv[1], sys.argv[2] or None, Path(sys.argv[3])
+    sandbox = open_sandbox(backend, Policy(base / "ws"), session_dir=base / "s", options=Options(docker_image=image))
+    await sandbox.start()
+    done = await sandbox.exec(f"head -c {(1 << 30) - 5} /dev/zero")
+    await sandbox.close()
+    memory = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM:"))
+    print(json.dumps([done.exit_code, done.reason, done.stdout.total, int(memory) >> 10]))
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_flood_of_output_takes_no_memory(
+    request: pytest.FixtureRequest, backend: str, tmp_path: Path, workspace: Path
+) -> None:
+    image = require(request, backend)
+    done = subprocess.run(
+        [sys.executable, "-c", FLOOD, backend, image or "", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    code, reason, total, memory_mib = json.loads(done.stdout)
+    assert (code, reason, total) == (0, "exited", (1 << 30) - 5)
+    assert memory_mib <= 64
 
 
 async def test_jobs(make: Make) -> None:
@@ -284,7 +354,7 @@ async def test_close_keeps_what_it_did_not_make(make: Make, tmp_path: Path) -> N
 
 
 async def test_before_the_start_nothing_runs(workspace: Path, tmp_path: Path) -> None:
-    for backend in ("none", "bubblewrap"):
+    for backend in BACKENDS:
         sandbox = open_sandbox(backend, Policy(workspace), session_dir=tmp_path / "s")
         with pytest.raises(SandboxError, match="started"):
             await sandbox.exec("true")
@@ -345,8 +415,10 @@ class TestFiles:
         assert (workspace / "linked").stat().st_mode & 0o7777 == 0o750
         assert os.listdir(workspace) == ["linked"]
 
-    @pytest.mark.parametrize("path", ["/etc/passwd", "../outside", "link", "dir/file", "fifo", "d", "a\0b", "no/such"])
-    async def test_what_is_not_a_plain_file_inside_is_not_read(
+    @pytest.mark.parametrize(
+        "path", ["/etc/passwd", "../outside", "link", "dir/file", "inside", "fifo", "d", "a\0b", "no/such", "circle"]
+    )
+    async def test_a_file_is_read_as_a_command_reads_it(
         self, sandbox: Sandbox, workspace: Path, tmp_path: Path, path: str
     ) -> None:
         (tmp_path / "outside").write_text("secret")
@@ -354,15 +426,39 @@ class TestFiles:
         (workspace / "dir").symlink_to(tmp_path)
         (tmp_path / "file").write_text("secret")
         (workspace / "d").mkdir()
+        (workspace / "d" / "f").write_text("mine")
+        (workspace / "inside").symlink_to(workspace / "d" / "f")
+        (workspace / "circle").symlink_to("circle")
         os.mkfifo(workspace / "fifo")
-        with pytest.raises(SandboxError):
-            await sandbox.read_file(path)
-        # A new file may be made, and the /tmp of a session is its own.
-        if path not in ("no/such", "../outside"):
+        command = f"test -f '{path}' && cat -- '{path}'" if "\0" not in path else "false"
+        by_command = await sandbox.exec(command)
+        if path == "/etc/passwd" and sandbox.name not in ("bubblewrap", "none"):
+            return  # where the system's files are not this machine's, only commands see them
+        if by_command.exit_code == 0:
+            assert (await sandbox.read_file(path)).data == by_command.stdout.text().encode()
+        else:
+            assert path not in ("inside", "/etc/passwd")
             with pytest.raises(SandboxError):
-                await sandbox.write_file(path, b"x")
+                await sandbox.read_file(path)
+
+    @pytest.mark.parametrize("path", ["/etc/passwd", "../outside", "link", "dir/file", "fifo", "d", "a\0b"])
+    async def test_nothing_outside_is_written(
+        self, sandbox: Sandbox, workspace: Path, tmp_path: Path, path: str
+    ) -> None:
+        before = Path("/etc/passwd").read_bytes()
+        (tmp_path / "outside").write_text("secret")
+        (workspace / "link").symlink_to(tmp_path / "outside")
+        (workspace / "dir").symlink_to(tmp_path)
+        (tmp_path / "file").write_text("secret")
+        (workspace / "d").mkdir()
+        os.mkfifo(workspace / "fifo")
+        # The /tmp of a session is its own: a link that leads there may be written through.
+        with contextlib.suppress(SandboxError):
+            await sandbox.write_file(path, before if path == "/etc/passwd" else b"x")
+            assert path in ("../outside", "link", "dir/file")
         assert (tmp_path / "outside").read_text() == "secret"
         assert (tmp_path / "file").read_text() == "secret"
+        assert Path("/etc/passwd").read_bytes() == before
 
     async def test_protected_and_masked(self, make: Make, workspace: Path, tmp_path: Path) -> None:
         (workspace / "keep").write_text("kept")

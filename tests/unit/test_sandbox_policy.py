@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 from operator_core.errors import ConfigError
 from operator_core.sandbox import Control, Limits, Policy, Report, open_sandbox
 from operator_core.sandbox.environment import build_environment, interpreter_prefixes, search_path
-from operator_core.sandbox.findings import CORE, Answers, Evidence, judge, parse
 from operator_core.sandbox.policy import looks_secret
+from operator_core.sandbox.selftest.findings import CORE, Answers, Evidence, judge, parse
+from operator_core.sandbox.selftest.promise import Promise
 
 
 @pytest.mark.parametrize(
@@ -61,8 +63,8 @@ def test_a_policy_does_not_change_with_what_it_was_made_of(tmp_path: Path) -> No
 
 
 def test_unknown_backends_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="docker"):
-        open_sandbox("docker", Policy(tmp_path), session_dir=tmp_path / "s")
+    with pytest.raises(ConfigError, match="choose one of auto, bubblewrap, docker, landlock, none"):
+        open_sandbox("chroot", Policy(tmp_path), session_dir=tmp_path / "s")
 
 
 def test_the_environment_is_an_allow_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,8 +140,11 @@ keyring held
 NOTHING = Evidence(written=False, read=False, survived=False, left=2)
 
 
+PROMISE = Promise("test 1")
+
+
 def test_all_held_is_verified(tmp_path: Path) -> None:
-    controls, holes = judge(Policy(tmp_path), parse(GOOD), NOTHING)
+    controls, holes = judge(PROMISE, Policy(tmp_path), parse(GOOD), NOTHING)
     assert not holes
     assert {controls[name].state for name in CORE} == {"verified"}
 
@@ -147,7 +152,7 @@ def test_all_held_is_verified(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", [line for line in GOOD.splitlines() if line])
 def test_a_probe_that_did_not_answer_is_not_held(tmp_path: Path, line: str) -> None:
     answers = parse(GOOD.replace(line + "\n", "", 1))
-    controls, holes = judge(Policy(tmp_path), answers, NOTHING)
+    controls, holes = judge(PROMISE, Policy(tmp_path), answers, NOTHING)
     if line.startswith("perl"):
         assert controls["vsock"].state == "partial"
     else:
@@ -168,26 +173,72 @@ def test_a_probe_that_did_not_answer_is_not_held(tmp_path: Path, line: str) -> N
     ],
 )  # fmt: skip
 def test_an_attack_that_succeeds_is_a_hole(tmp_path: Path, line: str, control: str) -> None:
-    controls, holes = judge(Policy(tmp_path), parse(GOOD + line + "\n"), NOTHING)
+    controls, holes = judge(PROMISE, Policy(tmp_path), parse(GOOD + line + "\n"), NOTHING)
     assert set(holes) == {control}
     assert controls[control].state == "not_enforced"
 
 
 def test_what_is_seen_from_outside_counts(tmp_path: Path) -> None:
-    _, holes = judge(Policy(tmp_path), parse(GOOD), Evidence(written=True, read=True, survived=True, left=2))
+    _, holes = judge(PROMISE, Policy(tmp_path), parse(GOOD), Evidence(written=True, read=True, survived=True, left=2))
     assert set(holes) == {"filesystem.write", "filesystem.read", "kill_tree"}
 
 
 def test_the_network_of_the_host_is_said_and_is_no_hole(tmp_path: Path) -> None:
     answers = parse(GOOD + "loopback open 1\nabstract open x\ninterfaces value eth0:\n")
-    controls, holes = judge(Policy(tmp_path, network="host"), answers, NOTHING)
+    controls, holes = judge(PROMISE, Policy(tmp_path, network="host"), answers, NOTHING)
     assert not holes
     assert controls["network"].state == "not_enforced"
     assert controls["unix_sockets"].state == "partial"
 
 
+@pytest.mark.parametrize(
+    ("lines", "state", "word"),
+    [
+        ("egress value HTTP/1.1 403 Forbidden\n", "verified", "proxy"),
+        ("egress value HTTP/1.1 200 OK\n", "not_enforced", "200 OK"),
+        ("egress value HTTP/1.1 4030\n", "not_enforced", "4030"),
+        ("egress value HTTP/1.1 403 Forbidden\nloopback open 80\n", "not_enforced", "80"),
+        ("", "unavailable", "did not answer"),
+    ],
+)
+def test_the_proxy_has_to_refuse(tmp_path: Path, lines: str, state: str, word: str) -> None:
+    found = judge(PROMISE, Policy(tmp_path, network="allowlist"), parse(GOOD + lines), NOTHING)
+    assert found.controls["network"].state == state
+    assert word in found.controls["network"].how
+    assert ("network" in found.holes) is (state != "verified")
+
+
+def test_what_a_backend_does_not_promise_is_no_hole_and_not_verified(tmp_path: Path) -> None:
+    gap, seen = Control("partial", "visible"), Control("verified", "a group")
+    promise = Promise("weak", gaps={"process.isolation": gap}, found={"limits.memory": seen}, how={"setuid": "my way"})
+    controls, holes = judge(promise, Policy(tmp_path), parse(GOOD + "processes value 900\n"), NOTHING)
+    assert not holes
+    assert controls["process.isolation"] == gap
+    assert controls["limits.memory"] == seen
+    assert controls["setuid"] == Control("verified", "my way")
+    without = promise._replace(gaps={}, namespaces=(), processes=1 << 22)
+    same = "".join(f"ns_{n} value {os.readlink(f'/proc/self/ns/{n}')}\n" for n in ("pid", "net", "mnt"))
+    assert not judge(without, Policy(tmp_path), parse(GOOD + same + "interfaces value eth0:\n"), NOTHING).holes
+    assert set(judge(PROMISE, Policy(tmp_path), parse(GOOD + same), NOTHING).holes) == {"process.isolation"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "memory", "procs"),
+    [
+        ("limit_d value 2097152\nlimit_u value 512\nmemory held\nprocs held\n", "partial", "verified"),
+        ("limit_d value 2097152\nlimit_u value 512\n", "partial", "partial"),
+        ("limit_d value 2097152\nlimit_u value 512\nmemory open m\nprocs open p\n", "not_enforced", "not_enforced"),
+        ("limit_d value unlimited\nlimit_u value 9999\nmemory held\nprocs held\n", "not_enforced", "not_enforced"),
+    ],
+)
+def test_limits_count_only_where_the_attack_failed(tmp_path: Path, lines: str, memory: str, procs: str) -> None:
+    controls, holes = judge(PROMISE, Policy(tmp_path), parse(GOOD + lines), NOTHING)
+    assert not holes
+    assert (controls["limits.memory"].state, controls["limits.procs"].state) == (memory, procs)
+
+
 def test_nothing_answered_is_nothing_verified(tmp_path: Path) -> None:
-    controls, holes = judge(Policy(tmp_path), Answers({}, set(), {}), NOTHING._replace(left=0))
+    controls, holes = judge(PROMISE, Policy(tmp_path), Answers({}, set(), {}), NOTHING._replace(left=0))
     assert "verified" not in {item.state for item in controls.values()}
     assert set(holes) >= set(CORE)
 
@@ -195,7 +246,7 @@ def test_nothing_answered_is_nothing_verified(tmp_path: Path) -> None:
 def test_importing_the_room_imports_no_backend() -> None:
     code = (
         "import sys, operator_core.sandbox as s; s.Policy; "
-        "bad = {'asyncio', 'subprocess', 'operator_core.sandbox.bubblewrap'} & set(sys.modules); "
+        "bad = {'asyncio', 'subprocess', 'operator_core.sandbox.bubblewrap.backend'} & set(sys.modules); "
         "sys.exit(repr(bad) if bad else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

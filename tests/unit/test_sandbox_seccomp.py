@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from operator_core.sandbox.seccomp import SUPPORTED, build_filter, system_call
+from operator_core.sandbox.linux.seccomp import SUPPORTED, build_filter, system_call
 
 ALLOW, EPERM, ENOSYS, EAFNOSUPPORT, KILL = 0x7FFF0000, 0x50001, 0x50026, 0x50061, 0x80000000
 ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

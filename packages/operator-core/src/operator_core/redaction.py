@@ -1,16 +1,19 @@
 """Secrets are taken out of everything that is stored, logged, streamed or exported.
 
-Two sources: the *values* of environment variables whose names look secret (exact match, wherever they turn up), and the
-*shapes* of well-known credentials (API keys, tokens, private keys, passwords in URLs).
+Two sources: the *values* of environment variables whose names look secret and of configured credentials (wherever they
+turn up, also in base64, hex, percent-encoding and JSON), and the *shapes* of well-known credentials (API keys, tokens,
+private keys, passwords in URLs). It is the last net, not the boundary: a program that has a secret can write it in ways
+that nobody foresees.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from operator_core.encodings import Needles, encodings_of
 
 __all__ = ["MASK", "RedactFilter", "Redactor", "looks_secret"]
 
@@ -28,14 +31,11 @@ _MIN_LENGTH = 8
 
 # Every shape begins with one of these literals (after so many characters), by which it is found: that is several times
 # faster than a search for the expression.
-_LITERALS = (
-    *(
-        (text, 0)
-        for text in ("sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "xox", "AKIA", "ASIA", "eyJ")
-    ),
-    *((text, 0) for text in ("://", "-----BEGIN ")),
+_LITERALS: tuple[tuple[str, int], ...] = (
+    *((text, 0) for text in ("sk-", "github_pat_", "xox", "AKIA", "ASIA", "eyJ", "://", "-----BEGIN ")),
     ("earer ", 1),
 )
+_GITHUB = "gh[pousr]_"
 # A named group is the part that is the secret. All but the last are one word, and all have a greatest length: that
 # is what makes it possible to redact a stream exactly.
 _KEY_BEGIN = r"-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----"
@@ -56,7 +56,8 @@ _SHAPES = (
 _LONGEST_WORD = 8192
 _LONGEST_KEY = 8500
 _LONGEST_BODY = 8300
-_LITERALS_BYTES = tuple((text.encode(), ahead) for text, ahead in _LITERALS)
+_BEGINNINGS_TEXT = (*_LITERALS, (re.compile(_GITHUB), 0))
+_BEGINNINGS_BYTES = (*((text.encode(), ahead) for text, ahead in _LITERALS), (re.compile(_GITHUB.encode()), 0))
 _SHAPE = "|".join(f"(?:{s})" for s in _SHAPES)
 _SHAPE_TEXT, _SHAPE_BYTES = re.compile(_SHAPE, re.ASCII), re.compile(_SHAPE.encode())
 _KEY_END_TEXT, _KEY_END_BYTES = re.compile(_KEY_END), re.compile(_KEY_END.encode())
@@ -79,17 +80,21 @@ class Redactor:
     Args:
         secrets: Values to remove wherever they appear; values under 8 characters are ignored, because masking them
             would also mask ordinary text.
+        shapes: Whether to remove also what only looks like a credential.
     """
 
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
-        forms: set[str] = set()
-        for secret in secrets:
-            if len(secret) >= _MIN_LENGTH:
-                # Also as it looks inside a JSON string, because tool results and parameters are stored as JSON.
-                forms |= {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
-        self._texts = sorted(forms)
-        # What no UTF-8 can say cannot turn up in a stream of bytes.
-        self._bytes = [s.encode(errors="ignore") for s in self._texts]
+    def __init__(self, secrets: Iterable[str] = (), *, shapes: bool = True) -> None:
+        self._known: set[str] = set()
+        self._shapes = shapes
+        self._needles = Needles(())
+        self.learn(secrets)
+
+    def learn(self, secrets: Iterable[str]) -> None:
+        """Remove these values too, from now on; a filter that was made before does not know them."""
+        new = {secret for secret in secrets if len(secret) >= _MIN_LENGTH} - self._known
+        if new:
+            self._known |= new
+            self._needles = Needles(form for secret in self._known for form in encodings_of(secret, _MIN_LENGTH))
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Redactor:
@@ -99,7 +104,8 @@ class Redactor:
 
     def text(self, value: str) -> str:
         """The string without secrets."""
-        spans = _spans(value, len(value), self._texts, _LITERALS, _SHAPE_TEXT, _KEY_END_TEXT)
+        literals = _BEGINNINGS_TEXT if self._shapes else ()
+        spans = _spans(value, len(value), self._needles.in_text(value), literals, _SHAPE_TEXT, _KEY_END_TEXT)
         if not spans:
             return value
         out: list[str] = []
@@ -131,7 +137,7 @@ class Redactor:
 
     def filter(self) -> RedactFilter:
         """A new streaming filter; one per stream."""
-        return RedactFilter(self._bytes)
+        return RedactFilter(self._needles, shapes=self._shapes)
 
 
 class RedactFilter:
@@ -141,11 +147,13 @@ class RedactFilter:
     secret; everything else passes at once. Memory is bounded by one chunk and about 16 KiB.
 
     Args:
-        secrets: Values to remove wherever they appear.
+        needles: What to remove wherever it appears.
+        shapes: Whether to remove also what only looks like a credential.
     """
 
-    def __init__(self, secrets: Iterable[bytes] = ()) -> None:
-        self._secrets = list(secrets)
+    def __init__(self, needles: Needles, *, shapes: bool = True) -> None:
+        self._needles = needles
+        self._literals = _BEGINNINGS_BYTES if shapes else ()
         self._held = b""
         # So many bytes at the beginning of what is held belong to a secret whose mask is out already.
         self._covered = 0
@@ -162,7 +170,8 @@ class RedactFilter:
     def _pass_on(self, data: bytes, upto: int) -> bytes:
         out: list[bytes] = []
         covered = self._covered
-        for start, end in _spans(data, upto, self._secrets, _LITERALS_BYTES, _SHAPE_BYTES, _KEY_END_BYTES):
+        found = self._needles.in_bytes(data)
+        for start, end in _spans(data, upto, found, self._literals, _SHAPE_BYTES, _KEY_END_BYTES):
             if start >= covered:
                 out += (data[covered:start], MASK.encode())
             covered = max(covered, end)
@@ -172,6 +181,8 @@ class RedactFilter:
 
     def _certain(self, data: bytes) -> int:
         """Up to where it is certain which secrets begin there, whatever may still come."""
+        if not self._literals:
+            return self._needles.before_begun(data)
         tail = max(0, len(data) - _LONGEST_WORD)
         certain = max(tail, *(data.rfind(blank, tail) + 1 for blank in _BLANKS))
         if data[max(0, certain - 7) : certain].lower() == b"bearer ":
@@ -180,25 +191,15 @@ class RedactFilter:
         while 0 <= begin < certain:
             maybe = _MAYBE_KEY.match(data, begin)
             if maybe and not _KEY_END_BYTES.search(data, maybe.end(), maybe.end() + _LONGEST_BODY):
-                return min(self._before_secret(data), begin)
+                return min(self._needles.before_begun(data), begin)
             begin = data.find(b"-----BEGIN ", begin + 1)
-        return min(self._before_secret(data), certain)
-
-    def _before_secret(self, data: bytes) -> int:
-        first = len(data)
-        for secret in self._secrets:
-            start = data.find(secret[:1], max(0, len(data) - len(secret) + 1))
-            while 0 <= start < first:
-                if secret.startswith(data[start:]):
-                    first = start
-                start = data.find(secret[:1], start + 1)
-        return first
+        return min(self._needles.before_begun(data), certain)
 
 
 def _spans(
     value: Any,
     upto: int,
-    secrets: list[Any],
+    secrets: Sequence[Any],
     literals: tuple[Any, ...],
     shape: re.Pattern[Any],
     key_end: re.Pattern[Any],
@@ -211,8 +212,9 @@ def _spans(
             spans.append((start, start + len(secret)))
             start = value.find(secret, start + 1)
     for literal, ahead in literals:
-        start = value.find(literal, ahead)
-        while 0 <= start - ahead < upto:
+        for start in _places(value, literal, ahead):
+            if start - ahead >= upto:
+                break
             if match := shape.match(value, start - ahead):
                 begin, end = match.span(match.lastgroup or 0)
                 if match.lastgroup == "key":
@@ -220,5 +222,14 @@ def _spans(
                     found = key_end.search(value, body, body + _LONGEST_BODY)
                     end = found.end() if found else match.end()
                 spans.append((begin, end))
-            start = value.find(literal, start + 1)
     return sorted(spans)
+
+
+def _places(value: Any, literal: Any, begin: int) -> Iterator[int]:
+    if isinstance(literal, re.Pattern):
+        yield from (match.start() for match in literal.finditer(value, begin))
+        return
+    start = value.find(literal, begin)
+    while start >= 0:
+        yield start
+        start = value.find(literal, start + 1)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from operator_core.model.invariant import Subject
     from operator_core.sandbox import Report
 
-__all__ = ["Finding", "doctor", "examine", "try_sandbox"]
+__all__ = ["Finding", "doctor", "examine", "look_at_docker", "try_sandbox"]
 
 State = Literal["ok", "warning", "wrong", "skipped"]
 
@@ -87,7 +87,14 @@ async def _examine(context: typer.Context) -> list[Finding]:
 
 async def examine(settings: Settings) -> list[Finding]:
     """Try everything, whatever fails on the way."""
-    findings = [await _store(settings), await _sandbox(settings), await _model(settings)]
+    sandbox = await _sandbox(settings)
+    findings = [
+        await _store(settings),
+        sandbox,
+        *await look_at_docker(settings, sandbox),
+        *_memory(),
+        await _model(settings),
+    ]
     for subject in settings.subject:
         findings += await _probes(subject)
     if not settings.subject:
@@ -125,21 +132,13 @@ async def try_sandbox(settings: Settings) -> Report:
 
     Raises:
         SandboxUnavailable: It cannot be started here; the sentence has the remedy.
+        ConfigError: A host that is to be allowed, or that gets a credential, is none.
     """
-    import tempfile
-    from pathlib import Path
+    from operator_core.cli.sandbox import try_out
+    from operator_core.work.boxes import check_network
 
-    from operator_core.sandbox import Policy, open_sandbox
-
-    with tempfile.TemporaryDirectory(prefix="operator-sandbox-") as folder:
-        workspace = Path(folder, "workspace")
-        workspace.mkdir()
-        policy = Policy(workspace, readable=settings.sandbox.readable, env_passthrough=settings.sandbox.env_passthrough)
-        sandbox = open_sandbox(settings.sandbox.backend, policy, session_dir=Path(folder, "session"))
-        try:
-            return await sandbox.start()
-        finally:
-            await sandbox.close()
+    check_network(settings)
+    return (await try_out(settings)).report
 
 
 async def _sandbox(settings: Settings) -> Finding:
@@ -156,6 +155,47 @@ async def _sandbox(settings: Settings) -> Finding:
     detail += f"; not verified: {', '.join(not_verified)}" if not_verified else ""
     detail += f". {' '.join(report.warnings)}" if report.warnings else ""
     return Finding("sandbox", "ok" if report.level == "isolated" else "warning", detail, report.to_dict())
+
+
+async def look_at_docker(settings: Settings, sandbox: Finding) -> list[Finding]:
+    """Docker where it is configured and was not just used; else only a socket that is there and closed to this user."""
+    import asyncio
+
+    from operator_core.errors import SandboxUnavailable
+    from operator_core.sandbox.docker.client import Docker
+
+    wanted, image = settings.sandbox, settings.sandbox.docker_image
+    used = bool(sandbox.facts) and str((sandbox.facts or {}).get("backend", "")).startswith("docker")
+    configured = wanted.backend == "auto" and image is not None
+    if used or wanted.backend == "docker":
+        return []
+    try:
+        docker = Docker(wanted.docker_program)
+        await asyncio.to_thread(docker.check, image if configured else None)
+    except SandboxUnavailable as error:
+        detail = f"{error.reason}; to use it, {error.remedy}"
+        if configured:
+            return [Finding("docker", "warning", f"`auto` could not fall back to it: {detail}")]
+        return [Finding("docker", "skipped", detail)] if "permission denied" in error.reason.lower() else []
+    return [Finding("docker", "ok", f"{docker.version()} has the image {image}")] if configured else []
+
+
+def _memory() -> list[Finding]:
+    """Whether the kernel keeps the processes of one user out of each other's memory."""
+    from pathlib import Path
+
+    try:
+        scope = int(Path("/proc/sys/kernel/yama/ptrace_scope").read_text())
+    except (OSError, ValueError):
+        scope = None
+    if scope:
+        return []
+    remedy = "set `sysctl -w kernel.yama.ptrace_scope=1`" if scope == 0 else "use a kernel with Yama"
+    detail = (
+        "processes of one user can write into each other's memory on this kernel, so a program that a check starts "
+        f"could change that check; {remedy}"
+    )
+    return [Finding("memory", "warning", detail)]
 
 
 async def _model(settings: Settings) -> Finding:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from operator_core.sandbox.opening import open_sandbox
-    from operator_core.sandbox.policy import Limits, Policy
+    from operator_core.sandbox.policy import Limits, Network, Policy
     from operator_core.sandbox.protocol import (
         ExecResult,
         FileView,
@@ -32,6 +32,7 @@ __all__ = [
     "Job",
     "JobStatus",
     "Limits",
+    "Network",
     "OnOutput",
     "Policy",
     "RawResult",
@@ -46,7 +47,7 @@ __all__ = [
 
 _HOMES = {
     "opening": ("open_sandbox",),
-    "policy": ("Limits", "Policy"),
+    "policy": ("Limits", "Network", "Policy"),
     "protocol": (
         "ExecResult", "FileView", "Job", "JobStatus", "OnOutput", "Reason", "RedactFilter", "Sandbox", "Stream",
     ),

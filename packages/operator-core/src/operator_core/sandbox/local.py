@@ -8,8 +8,8 @@ from pathlib import Path
 from operator_core.errors import SandboxUnavailable
 from operator_core.sandbox import files
 from operator_core.sandbox.environment import build_environment, search_path
+from operator_core.sandbox.mounts import places
 from operator_core.sandbox.process import Process, ProcessTree, start_process
-from operator_core.sandbox.profile import places
 from operator_core.sandbox.report import Control, Report
 from operator_core.sandbox.session import Call, Launch, Session, prologue
 
@@ -60,7 +60,7 @@ class LocalSandbox(Session):
         return Launch(spawn, ProcessTree())
 
     def _places(self) -> list[files.Place]:
-        return places(self.policy, self._layout, mapped=False)
+        return [files.Place("/", Path("/"), "read"), *places(self.policy, self._layout, mapped=False)]
 
 
 def _report() -> Report:

@@ -69,8 +69,8 @@ class Limits:
         tail: Bytes kept from the end of each stream.
         spill: Bytes of each stream kept on disk when head and tail do not hold it all.
         output_kill: Bytes of both streams together after which the command is stopped.
-        procs: Processes of one command (enforced by the kernel for an unprivileged user only).
-        memory: Bytes of data per process (RLIMIT_DATA).
+        procs: Processes of one command, and 64 more for a whole session where control groups can be made.
+        memory: Bytes of data per process (RLIMIT_DATA), and of a whole session where control groups can be made.
         file_size: Bytes per file (RLIMIT_FSIZE).
         nofile: Open files per process.
         shm: Bytes of ``/dev/shm``.

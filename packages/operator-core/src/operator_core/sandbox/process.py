@@ -8,10 +8,11 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["Process", "ProcessTree", "Tree", "descendants", "signal_quietly", "start_process"]
+__all__ = ["Process", "ProcessTree", "Tree", "descendants", "signal_quietly", "start_process", "start_time", "user_of"]
 
 
 class Process(Protocol):
@@ -40,7 +41,7 @@ class Tree(Protocol):
         ...
 
     def kill(self) -> None:
-        """End all of it (SIGKILL)."""
+        """End all of it (SIGKILL); if it has not started yet, as soon as it has."""
         ...
 
     async def sweep(self) -> int:
@@ -79,12 +80,19 @@ class _PidfdProcess:
 
 
 async def start_process(
-    argv: Sequence[str], *, stdout: int, stderr: int, env: Mapping[str, str], pass_fds: Sequence[int] = ()
+    argv: Sequence[str],
+    *,
+    stdout: int,
+    stderr: int,
+    env: Mapping[str, str],
+    pass_fds: Sequence[int] = (),
+    thread: Executor | None = None,
 ) -> Process:
     """Start a program in ``/``, as leader of its own session and group, with empty standard input.
 
     The parent-death signal that bubblewrap relies on belongs to the *thread* that starts it, so this is for the thread
-    of the event loop only. It does not yield, so a started process is never lost to a cancellation.
+    of the event loop, or for a ``thread`` (of one) that lives longer than the program. Without one it does not yield,
+    so a started process is never lost to a cancellation; with one, a cancellation kills it.
     """
     if not hasattr(os, "pidfd_open"):
         return await asyncio.create_subprocess_exec(
@@ -97,17 +105,33 @@ async def start_process(
             pass_fds=tuple(pass_fds),
             start_new_session=True,
         )
-    popen = subprocess.Popen(  # noqa: ASYNC220 - asyncio's own does the same, plus a thread
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-        env=env,
-        cwd="/",
-        pass_fds=tuple(pass_fds),
-        start_new_session=True,
-    )
-    return _PidfdProcess(popen)
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            env=env,
+            cwd="/",
+            pass_fds=tuple(pass_fds),
+            start_new_session=True,
+        )
+
+    if thread is None:
+        return _PidfdProcess(start())
+    started = asyncio.get_running_loop().run_in_executor(thread, start)
+    try:
+        return _PidfdProcess(await asyncio.shield(started))
+    except asyncio.CancelledError:
+        # The descriptors are in use until it has started.
+        while not started.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({started})
+        if started.exception() is None:
+            late = _PidfdProcess(started.result())
+            signal_quietly(late.pid, signal.SIGKILL, group=True)
+        raise
 
 
 def descendants(pid: int) -> list[int]:
@@ -139,15 +163,19 @@ class ProcessTree:
     def __init__(self) -> None:
         self._pid: int | None = None
         self._seen: dict[int, str] = {}
+        self._doomed = False
 
     def attach(self, pid: int) -> None:
         self._pid = pid
+        if self._doomed:
+            self.kill()
 
     def terminate(self) -> None:
         self._signal_all(signal.SIGTERM)
 
     def kill(self) -> None:
         if self._pid is None:
+            self._doomed = True
             return
         # Stopped first, so that nothing is started between looking and killing.
         signal_quietly(self._pid, signal.SIGSTOP, group=True)
@@ -159,7 +187,7 @@ class ProcessTree:
             return 0
         left = self._group_members()
         for member in left:
-            self._seen.setdefault(member, _started(member))
+            self._seen.setdefault(member, start_time(member))
         signal_quietly(pid, signal.SIGKILL, group=True)
         self._kill_seen(signal.SIGKILL)
         return len(left)
@@ -169,13 +197,13 @@ class ProcessTree:
         if pid is None:
             return
         for child in descendants(pid):
-            self._seen.setdefault(child, _started(child))
+            self._seen.setdefault(child, start_time(child))
         signal_quietly(pid, number, group=True)
         self._kill_seen(number)
 
     def _kill_seen(self, number: signal.Signals) -> None:
         for child, started in self._seen.items():
-            if started and _started(child) == started:
+            if started and start_time(child) == started:
                 signal_quietly(child, number)
 
     def _group_members(self) -> list[int]:
@@ -204,7 +232,16 @@ def _stat(pid: int) -> list[str]:
         return []
 
 
-def _started(pid: int) -> str:
+def start_time(pid: int) -> str:
     """When a process started: together with its id this names one process for ever, an id alone is used again."""
     fields = _stat(pid)
     return fields[19] if len(fields) > 19 else ""
+
+
+def user_of(pid: int) -> int:
+    """The user as whom a process acts, as the kernel counts users here; -1 if it is gone."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:
+        for line in file:
+            if line.startswith(b"Uid:"):
+                return int(line.split()[2])
+    return -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,6 +199,11 @@ class Sandbox(Protocol):
         """
         ...
 
+    @property
+    def jobs(self) -> Mapping[str, Job]:
+        """The background jobs of the session by their id, those that have ended too."""
+        ...
+
     async def read_file(self, path: str, *, offset: int = 0, limit: int = 1 << 20) -> FileView:
         """Read a part of a file, by its path in the sandbox; a relative path starts at the session's directory.
 
@@ -211,6 +217,19 @@ class Sandbox(Protocol):
 
         Raises:
             SandboxError: It is outside, protected, behind a link, or not writable.
+        """
+        ...
+
+    async def listen(self, port: int = 0) -> socket.socket:
+        """A server for the commands of this session: a listening socket on 127.0.0.1 as *they* see it.
+
+        Whoever calls serves it from here; :meth:`close` closes it.
+
+        Args:
+            port: TCP port; 0 for any that is free. It is non-blocking.
+
+        Raises:
+            SandboxError: The port is taken, or commands have no network that could be shared.
         """
         ...
 

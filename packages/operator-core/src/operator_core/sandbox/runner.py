@@ -20,7 +20,7 @@ from operator_core.sandbox.process import Process, ProcessTree, Tree
 from operator_core.sandbox.protocol import OnOutput, Reason, RedactFilter, Stream
 from operator_core.sandbox.sink import Sink, StreamSink
 
-__all__ = ["RawResult", "Spawn", "exit_status", "run"]
+__all__ = ["RawResult", "Spawn", "exit_status", "finish_unbroken", "run"]
 
 Spawn = Callable[[int, int], Awaitable[Process]]
 """Starts the process with these file descriptors as standard output and standard error; the runner closes them."""
@@ -231,11 +231,11 @@ async def run(
             await asyncio.wait({waiter}, timeout=limits.grace_s)
     except BaseException:
         if waiter is not None:
-            await _finish_unbroken(_end(tree, waiter))
+            await finish_unbroken(_end(tree, waiter))
         raise
     else:
         assert waiter is not None
-        background = await _finish_unbroken(_end(tree, waiter, kill=reason != "exited"))
+        background = await finish_unbroken(_end(tree, waiter, kill=reason != "exited"))
         for pump in pumps:
             pump.take_available()
         holding = [pump.eof for pump in pumps if not pump.eof.done()]
@@ -264,7 +264,7 @@ async def _start(spawn: Spawn, pumps: list[_Pump], tree: Tree) -> Process:
                 tree.attach(late.pid)
                 await _end(tree, asyncio.ensure_future(late.wait()))
 
-        await _finish_unbroken(undo())
+        await finish_unbroken(undo())
         raise
     finally:
         for pump in pumps:
@@ -281,7 +281,7 @@ async def _end(tree: Tree, waiter: asyncio.Task[int | None], *, kill: bool = Tru
     return await tree.sweep()
 
 
-async def _finish_unbroken(work: Awaitable[T]) -> T:
+async def finish_unbroken(work: Awaitable[T]) -> T:
     """Await something that must not be interrupted half-way; a cancellation takes effect after it."""
     task = asyncio.ensure_future(work)
     cancelled = False

@@ -7,18 +7,22 @@ import asyncio
 import contextlib
 import itertools
 import os
-import shlex
-import stat
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
+from operator_core.clock import new_id
 from operator_core.errors import SandboxError
 from operator_core.sandbox import files
+from operator_core.sandbox.call import NOT_STARTED, Call, State, prologue, read_state, remove_files
 from operator_core.sandbox.jobs import BackgroundJob
+from operator_core.sandbox.layout import Layout
+from operator_core.sandbox.leftovers import MARK, claim, sweep_beside
+from operator_core.sandbox.options import Decision, Options
 from operator_core.sandbox.policy import Limits, Policy
 from operator_core.sandbox.process import Tree
-from operator_core.sandbox.profile import Layout
 from operator_core.sandbox.protocol import (
     ExecResult,
     FileView,
@@ -31,31 +35,13 @@ from operator_core.sandbox.report import Report
 from operator_core.sandbox.runner import RawResult, Spawn, exit_status, run
 from operator_core.sandbox.sink import LogSink
 
+if TYPE_CHECKING:
+    from operator_core.sandbox.egress import Egress
+
 __all__ = ["Call", "Launch", "Session", "SetupError", "prologue"]
 
 
-_NOT_STARTED = b"n"
-
-
-class Call(NamedTuple):
-    """One command to start.
-
-    Attributes:
-        command: Bash.
-        cwd: Where it starts.
-        env: Variables of this call only.
-        state: The file to which the shell says that it has started, and where it has ended.
-    """
-
-    command: str
-    cwd: str
-    env: Mapping[str, str] | None
-    state: Path
-
-    @property
-    def command_file(self) -> Path:
-        """Where a backend may put a long command."""
-        return self.state.with_suffix(".command")
+_PROXY_PORT = 3128
 
 
 class Launch(NamedTuple):
@@ -63,42 +49,6 @@ class Launch(NamedTuple):
 
     spawn: Spawn
     tree: Tree
-
-
-class _State(NamedTuple):
-    started: bool
-    cwd: str | None
-    background: int
-    fell_back: bool
-
-
-def prologue(state: str, workspace: str, limits: Mapping[str, int], load: str, *, count: bool) -> str:
-    """One line of bash that runs before the command, so that line numbers in its messages are right.
-
-    It says that the shell has started, leaves word of the last directory (and of the processes that still run, where
-    ``/proc`` shows only this call's), changes directory, lowers the limits and evaluates the command.
-
-    Args:
-        state: Path of the state file, as the shell sees it.
-        workspace: Where to start if the directory in ``$1`` is gone.
-        limits: ``ulimit`` letters and values.
-        load: Shell words that put the command into the variable ``__c``.
-        count: Whether to count processes.
-    """
-    where = shlex.quote(state)
-    # `pwd` and `echo` may be functions of the command by then; errors of `set -x` and `set -u` are not its output.
-    tally = "set -- /proc/[0-9]*; builtin echo $#" if count else "builtin echo 0"
-    farewell = f"{{ set +uxf; {tally}; builtin pwd -P; }} >>{where} 2>/dev/null"
-    steps = [
-        # Overwriting what is there (`<>`) also works on a disk that is full.
-        f"builtin echo s 1<>{where}",
-        f'cd -- "$1" 2>/dev/null || {{ builtin echo f 1<>{where}; cd -- {shlex.quote(workspace)}; }}',
-        *(f"ulimit -{letter} {value} 2>/dev/null" for letter, value in limits.items()),
-        load,
-        f"trap {shlex.quote(farewell)} EXIT",
-        'set --; eval "unset __c; $__c"',
-    ]
-    return "; ".join(steps)
 
 
 class SetupError(SandboxError):
@@ -116,8 +66,15 @@ class Session(abc.ABC):
     maps = False
     """Whether commands see the workspace where the policy wants it (``shown_at``)."""
 
-    def __init__(self, policy: Policy, session_dir: Path, redact: Callable[[], RedactFilter] | None = None) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        session_dir: Path,
+        redact: Callable[[], RedactFilter] | None = None,
+        options: Options = Options(),
+    ) -> None:
         self.policy = policy
+        self.options = options
         self._layout = Layout.below(Path(os.path.abspath(session_dir)))
         self._redact = redact
         self._numbers = itertools.count(1)
@@ -128,6 +85,10 @@ class Session(abc.ABC):
         self._idle = asyncio.Event()
         self._idle.set()
         self._jobs: dict[str, BackgroundJob] = {}
+        self._listeners: list[socket.socket] = []
+        self._egress: Egress | None = None
+        self._sweeping: asyncio.Future[None] | None = None
+        self._proxy: dict[str, str] = {}
         self._closed = False
 
     @abc.abstractmethod
@@ -141,10 +102,11 @@ class Session(abc.ABC):
     async def start(self) -> Report:
         if self._report is not None:
             return self._report
-        if self._closed:
-            raise SandboxError("This sandbox is closed; open a new one.")
+        self._refuse_if_closed()
         self._make_directories()
         self._load_cwd()
+        if not any(self._layout.root.is_relative_to(path) for path in (self.policy.workspace, *self.policy.writable)):
+            self._sweeping = asyncio.ensure_future(asyncio.to_thread(sweep_beside, self._layout.root))
         try:
             self._report = await self._open()
         except BaseException:
@@ -197,7 +159,8 @@ class Session(abc.ABC):
         )
         if cwd is None and state.cwd and state.cwd != start:
             self._move(state.cwd)
-        notice = f"The directory {start} is gone; the command ran in {self._start}." if state.fell_back else ""
+        notices = [f"The directory {start} is gone; the command ran in {self._start}."] if state.fell_back else []
+        notices += self._notices()
         code, number = exit_status(raw.returncode)
         return ExecResult(
             exit_code=code,
@@ -208,7 +171,7 @@ class Session(abc.ABC):
             stderr=raw.stderr,
             cwd=self._cwd,
             background=max(raw.background, state.background),
-            notice=notice,
+            notice=" ".join(notices),
         )
 
     async def _run(
@@ -221,7 +184,7 @@ class Session(abc.ABC):
         timeout: float,
         spool: Path,
         on_output: OnOutput | None,
-    ) -> tuple[RawResult, _State]:
+    ) -> tuple[RawResult, State]:
         number, call, launch = self._prepare(command, cwd, env)
         if spool == self._layout.out:
             spool = spool / f"{number:06d}"
@@ -241,40 +204,45 @@ class Session(abc.ABC):
             raise SetupError(why)
         return raw, state
 
+    def _notices(self) -> list[str]:
+        """Sentences for the agent about what happened to the session during a command."""
+        return []
+
     def _setup_error(self, raw: RawResult) -> str:
         """What the backend itself said before the shell started; empty if it said nothing."""
         return ""
 
     def _prepare(self, command: str, cwd: str, env: Mapping[str, str] | None) -> tuple[int, Call, Launch]:
-        if self._closed:
-            raise SandboxError("This sandbox is closed; open a new one.")
+        self._refuse_if_closed()
         if "\0" in command:
             raise SandboxError("The command holds a NUL character, which no shell can run; remove it.")
         if "\0" in cwd:
             raise SandboxError("The directory holds a NUL character; give a real path.")
         number = next(self._numbers)
-        state = self._layout.state / str(number)
-        fd = os.open(state, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        # In some backends commands can write to the whole folder: they must not guess the name, nor have taken it.
+        state = self._layout.state / new_id()
+        fd = os.open(state, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            os.write(fd, _NOT_STARTED + b"\n")
+            os.write(fd, NOT_STARTED + b"\n")
         finally:
             os.close(fd)
-        call = Call(command, cwd, env, state)
+        # What a person says in the policy goes before what we say.
+        call = Call(command, cwd, {**self._proxy, **self.policy.env, **(env or {})}, state)
         try:
             launch = self._launch(call)
         except BaseException:
-            _remove_files(call)
+            remove_files(call)
             raise
         self._trees[number] = launch.tree
         self._idle.clear()
         return number, call, launch
 
-    def _release(self, number: int, call: Call) -> _State:
+    def _release(self, number: int, call: Call) -> State:
         del self._trees[number]
         if not self._trees:
             self._idle.set()
-        state = _read_state(call.state)
-        _remove_files(call)
+        state = read_state(call.state)
+        remove_files(call)
         return state
 
     async def spawn(self, command: str, *, name: str | None = None) -> Job:
@@ -305,6 +273,10 @@ class Session(abc.ABC):
         self._jobs[identity] = job
         return job
 
+    @property
+    def jobs(self) -> Mapping[str, Job]:
+        return MappingProxyType(self._jobs)
+
     async def read_file(self, path: str, *, offset: int = 0, limit: int = 1 << 20) -> FileView:
         self.report()
         return files.read(self._places(), path, self._cwd, offset, limit)
@@ -312,6 +284,49 @@ class Session(abc.ABC):
     async def write_file(self, path: str, data: bytes) -> None:
         self.report()
         files.write(self._places(), path, self._cwd, data)
+
+    async def listen(self, port: int = 0) -> socket.socket:
+        self._refuse_if_closed()
+        sock = await self._listen(port)
+        try:
+            self._refuse_if_closed()
+        except SandboxError:  # closed meanwhile
+            sock.close()
+            raise
+        self._listeners.append(sock)
+        return sock
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise SandboxError("This sandbox is closed; open a new one.")
+
+    async def _open_egress(self) -> None:
+        """Serve the way out that an allow-list needs; :meth:`_open` calls it between making and testing the network."""
+        if self.policy.network != "allowlist":
+            return
+        from operator_core.sandbox.egress import Egress, Rules
+
+        rules = Rules.parse(self.policy.allow_hosts)
+        self._egress = Egress(rules, self.options.secrets, self._decided)
+        await self._egress.serve(await self.listen(_PROXY_PORT))
+        self._proxy = self._egress.environment(_PROXY_PORT)
+
+    async def _decided(self, decision: Decision) -> None:
+        # Before the session has begun, only its self-test asks.
+        if self._report is not None and self.options.on_egress is not None:
+            await self.options.on_egress(decision)
+
+    async def _listen(self, port: int) -> socket.socket:
+        """The socket of :meth:`listen`; this is the one for commands that have our own network."""
+        sock = socket.socket()
+        try:
+            sock.setblocking(False)
+            sock.bind(("127.0.0.1", port))
+            sock.listen(128)
+        except OSError as error:
+            sock.close()
+            raise SandboxError(f"Port {port} cannot be listened on: {error.strerror}.") from error
+        return sock
 
     @abc.abstractmethod
     def _places(self) -> list[files.Place]:
@@ -325,6 +340,13 @@ class Session(abc.ABC):
         for job in self._jobs.values():
             job.stop()
         await self._idle.wait()
+        if self._egress is not None:
+            await self._egress.close()
+        for sock in self._listeners:
+            sock.close()
+        self._listeners.clear()
+        if self._sweeping is not None:
+            await asyncio.wait({self._sweeping})
         if first:
             await asyncio.to_thread(self._remove)
 
@@ -332,6 +354,7 @@ class Session(abc.ABC):
         try:
             for path in self._layout:
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            claim(self._layout.root)
         except OSError as error:
             raise SandboxError(
                 f"The session directory `{self._layout.root}` cannot be made ({error.strerror}); give another one."
@@ -341,8 +364,9 @@ class Session(abc.ABC):
         """Remove what we made; the directory itself only if nothing of the caller is in it."""
         for path in self._layout[1:]:
             remove_tree(path)
-        with contextlib.suppress(OSError):
-            self._cwd_file.unlink()
+        for file in (self._cwd_file, self._layout.root / MARK):
+            with contextlib.suppress(OSError):
+                file.unlink()
         with contextlib.suppress(OSError):
             self._layout.root.rmdir()
 
@@ -358,28 +382,3 @@ class Session(abc.ABC):
     def _load_cwd(self) -> None:
         with contextlib.suppress(OSError):
             self._cwd = self._cwd_file.read_text(encoding="utf-8", errors="surrogateescape") or self._cwd
-
-
-def _remove_files(call: Call) -> None:
-    for path in (call.state, call.command_file):
-        with contextlib.suppress(OSError):
-            path.unlink()
-
-
-def _read_state(path: Path) -> _State:
-    """What the shell wrote over our ``n``: ``s`` (started) or ``f`` (its directory was gone), a count, a directory."""
-    try:
-        # The command can write here whatever it likes, but in bubblewrap it cannot make it another kind of file.
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return _State(True, None, 0, False)
-    try:
-        text = os.read(fd, 8192) if stat.S_ISREG(os.fstat(fd).st_mode) else b"s"
-    finally:
-        os.close(fd)
-    mark, _, rest = text.partition(b"\n")
-    count, _, directory = rest.partition(b"\n")
-    cwd = os.fsdecode(directory.removesuffix(b"\n"))
-    left = int(count) - 2 if count.isdigit() and len(count) < 8 else 0
-    usable = cwd.startswith("/") and "\0" not in cwd
-    return _State(mark != _NOT_STARTED, cwd if usable else None, max(0, left), mark == b"f")

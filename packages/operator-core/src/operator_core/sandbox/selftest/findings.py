@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from operator_core.sandbox.policy import Policy
 from operator_core.sandbox.report import Control
+from operator_core.sandbox.selftest.promise import Promise
 
 __all__ = ["CORE", "Answers", "Evidence", "Findings", "judge", "parse"]
 
@@ -16,7 +17,6 @@ CORE = (
 )  # fmt: skip
 """Without these there is no isolation: one of them open, or not answered, and the session does not start."""
 
-_STATUS = {"CapEff:": "0" * 16, "CapPrm:": "0" * 16, "CapBnd:": "0" * 16, "NoNewPrivs:": "1", "Seccomp:": "2"}
 _SURFACE = ("userns", "packet", "io_uring", "keyring")
 
 
@@ -79,10 +79,11 @@ def parse(output: str) -> Answers:
     return answers
 
 
-def judge(policy: Policy, answers: Answers, evidence: Evidence) -> Findings:
+def judge(promise: Promise, policy: Policy, answers: Answers, evidence: Evidence) -> Findings:
     """Decide every control.
 
     Args:
+        promise: What the backend says that it enforces.
         policy: What is wanted; with the host's network, being able to reach it is no hole.
         answers: From inside.
         evidence: From outside.
@@ -91,6 +92,9 @@ def judge(policy: Policy, answers: Answers, evidence: Evidence) -> Findings:
     value = answers.value
 
     def decide(name: str, how: str, *attacks: str, wrong: str = "", unanswered: bool = False) -> None:
+        if name in promise.gaps or name in promise.found:
+            found.controls[name] = promise.gaps.get(name) or promise.found[name]
+            return
         held, reached = answers.attack(*attacks)
         problem = ", ".join(item for item in (reached, wrong) if item)
         if problem:
@@ -101,7 +105,7 @@ def judge(policy: Policy, answers: Answers, evidence: Evidence) -> Findings:
             if name in (*CORE, "vsock"):
                 found.holes[name] = "a probe did not answer"
         else:
-            found.controls[name] = Control("verified", how)
+            found.controls[name] = Control("verified", promise.how.get(name, how))
 
     decide(
         "filesystem.write",
@@ -115,10 +119,11 @@ def judge(policy: Policy, answers: Answers, evidence: Evidence) -> Findings:
         "read", "hidden", "devices", "kernel_memory",
         wrong="a file of the host was read" if evidence.read else "",
     )  # fmt: skip
-    namespaces = ("pid", "mnt", "user", "ipc", "uts", *(("net",) if policy.network == "none" else ()))
+    own_network = bool(promise.namespaces) and policy.network != "host"
+    namespaces = (*promise.namespaces, *(("net",) if own_network else ()))
     shared = [name for name in namespaces if value.get(f"ns_{name}") == os.readlink(f"/proc/self/ns/{name}")]
     visible = value.get("processes", "")
-    crowded = visible.isdigit() and int(visible) > 8
+    crowded = visible.isdigit() and int(visible) > promise.processes
     decide(
         "process.isolation",
         "own namespaces; processes of the host are invisible",
@@ -131,23 +136,30 @@ def judge(policy: Policy, answers: Answers, evidence: Evidence) -> Findings:
         wrong="a process outlived its call" if evidence.survived else "",
         unanswered=not evidence.left,
     )
-    if policy.network == "none":
-        others = value.get("interfaces", "")
-        decide(
-            "network",
-            "own, empty network namespace; each command and each job has its own loopback",
-            "loopback",
-            wrong=f"interface {others}" if others else "",
-            unanswered="interfaces" not in value,
-        )
-        decide("unix_sockets", "sockets of the host are invisible", "sockets", *_with_perl(answers, "abstract"))
-    else:
+    if policy.network == "host":
         found.controls["network"] = Control("not_enforced", "the host's network, as the policy says")
         decide("unix_sockets", "", "sockets")
-        if "unix_sockets" not in found.holes:
+        if "unix_sockets" not in found.holes and "unix_sockets" not in promise.gaps:
             found.controls["unix_sockets"] = Control(
                 "partial", "sockets with a path are invisible; abstract ones of the host are reachable"
             )
+    else:
+        others = value.get("interfaces", "") if own_network else ""
+        wrong_network = [f"interface {others}"] if others else []
+        how = "own, empty network namespace, shared by the commands and jobs of the session"
+        answer = value.get("egress", "")
+        if policy.network == "allowlist":
+            how = "own network namespace with nothing but the proxy, which refused a host that is not listed"
+            if answer and " 403 " not in f"{answer} ":
+                wrong_network.append(f"the proxy answered `{answer}` for a host that is not listed")
+        decide(
+            "network",
+            how,
+            "loopback",
+            wrong=", ".join(wrong_network),
+            unanswered="interfaces" not in value or (policy.network == "allowlist" and not answer),
+        )
+        decide("unix_sockets", "sockets of the host are invisible", "sockets", *_with_perl(answers, "abstract"))
     leak = value.get("environ", "")
     decide(
         "secrets.env",
@@ -155,13 +167,13 @@ def judge(policy: Policy, answers: Answers, evidence: Evidence) -> Findings:
         wrong=f"the variable {leak}" if leak else "",
         unanswered="environ" not in value,
     )
-    wrong = [f"{name}{value[name]}" for name, wanted in _STATUS.items() if value.get(name, wanted) != wanted]
+    wrong = [f"{name}{value[name]}" for name, wanted in promise.status.items() if value.get(name, wanted) != wanted]
     decide(
         "privileges",
         "no capabilities, no_new_privs, seccomp filter",
         *_with_perl(answers, *_SURFACE),
         wrong=", ".join(wrong),
-        unanswered=not _STATUS.keys() <= value.keys(),
+        unanswered=not promise.status.keys() <= value.keys(),
     )
     decide("kernel.sysctl", "read-only cover over /proc", "sysctl")
     decide("setuid", "seccomp filter", "setuid")
@@ -171,15 +183,11 @@ def judge(policy: Policy, answers: Answers, evidence: Evidence) -> Findings:
         found.controls["vsock"] = Control("partial", "seccomp filter loaded; not attacked, as there is no perl here")
     wrong_paths = ", ".join(item for item in (value.get("protected", ""), answers.open.get("git", "")) if item)
     decide("workspace.exec_later", "", wrong=wrong_paths, unanswered="protected" not in value)
-    if "workspace.exec_later" not in found.holes:
+    if found.controls["workspace.exec_later"].state == "verified":
         found.controls["workspace.exec_later"] = Control(
             "partial", "existing protected paths cannot be changed; any other file may be run later, outside"
         )
-    found.controls.update(_limits(policy, answers))
-    if os.geteuid() == 0:
-        found.controls["user"] = Control(
-            "partial", "kernel uid 0: capabilities are dropped, sysctls covered and setuid bits refused"
-        )
+    found.controls.update({**_limits(policy, answers), **promise.gaps, **promise.found})
     return found
 
 
@@ -196,25 +204,29 @@ def _limits(policy: Policy, answers: Answers) -> dict[str, Control]:
         got = value.get(f"limit_{letter}", "")
         return got.isdigit() and int(got) <= wanted
 
-    if lowered("d", limits.memory >> 10):
-        controls["limits.memory"] = Control(
-            "partial", f"{limits.memory >> 20} MiB of data per process (RLIMIT_DATA); no limit for all together"
-        )
-    else:
+    per_process = f"{limits.memory >> 20} MiB of data per process (RLIMIT_DATA)"
+    if not lowered("d", limits.memory >> 10):
         controls["limits.memory"] = Control("not_enforced", "RLIMIT_DATA could not be set")
-    if os.geteuid() == 0:
-        controls["limits.procs"] = Control("not_enforced", "the kernel does not limit processes of uid 0")
-    elif lowered("u", limits.procs):
-        controls["limits.procs"] = Control("partial", f"RLIMIT_NPROC {limits.procs} is set; not attacked")
+    elif "memory" in answers.open:
+        controls["limits.memory"] = Control("not_enforced", "RLIMIT_DATA is set, and a process went beyond it")
     else:
+        tried = "" if "memory" in answers.held else ", not attacked"
+        controls["limits.memory"] = Control("partial", f"{per_process}{tried}; no limit for all together")
+    if "procs" in answers.open:
+        controls["limits.procs"] = Control("not_enforced", "the kernel does not limit processes of uid 0")
+    elif not lowered("u", limits.procs):
         controls["limits.procs"] = Control("not_enforced", "RLIMIT_NPROC could not be set")
+    elif "procs" in answers.held:
+        controls["limits.procs"] = Control("verified", f"RLIMIT_NPROC: {limits.procs} for one command")
+    else:
+        controls["limits.procs"] = Control("partial", f"RLIMIT_NPROC {limits.procs} is set; not attacked")
     if lowered("f", limits.file_size >> 10):
         controls["limits.disk"] = Control(
             "partial", f"{limits.file_size >> 20} MiB per file (RLIMIT_FSIZE); no limit for all together"
         )
     else:
         controls["limits.disk"] = Control("not_enforced", "RLIMIT_FSIZE could not be set")
-    size = value.get("shm", "")
+    size = value.get("shm", "").partition(",")[0]
     if size:
         controls["limits.shm"] = Control("verified", f"/dev/shm holds {size}")
     else:

@@ -34,21 +34,26 @@ _COMMON = {
 }  # fmt: skip
 _NUMBERS = {
     "x86_64": _COMMON | {
-        "open": 2, "ioctl": 16, "socket": 41, "socketpair": 53, "clone": 56, "creat": 85, "chmod": 90, "fchmod": 91,
-        "syslog": 103, "mknod": 133, "pivot_root": 155, "chroot": 161, "acct": 163, "settimeofday": 164, "mount": 165,
-        "umount2": 166, "swapon": 167, "swapoff": 168, "reboot": 169, "sethostname": 170, "setdomainname": 171,
+        "open": 2, "mmap": 9, "ioctl": 16, "socket": 41, "socketpair": 53, "clone": 56, "creat": 85, "chmod": 90,
+        "fchmod": 91,
+        "ptrace": 101, "syslog": 103, "mknod": 133, "pivot_root": 155, "chroot": 161, "acct": 163,
+        "settimeofday": 164, "mount": 165, "umount2": 166, "swapon": 167, "swapoff": 168, "reboot": 169,
+        "sethostname": 170, "setdomainname": 171,
         "iopl": 172, "ioperm": 173, "init_module": 175, "delete_module": 176, "quotactl": 179, "clock_settime": 227,
         "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250, "openat": 257, "mknodat": 259,
         "fchmodat": 268, "unshare": 272, "perf_event_open": 298, "name_to_handle_at": 303, "open_by_handle_at": 304,
-        "setns": 308, "kcmp": 312, "finit_module": 313, "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323,
+        "prlimit64": 302, "setns": 308, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312,
+        "finit_module": 313, "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323,
     },
     "aarch64": _COMMON | {
         "ioctl": 29, "mknodat": 33, "umount2": 39, "mount": 40, "pivot_root": 41, "chroot": 51, "fchmod": 52,
         "fchmodat": 53, "openat": 56, "quotactl": 60, "acct": 89, "unshare": 97, "kexec_load": 104, "init_module": 105,
-        "delete_module": 106, "clock_settime": 112, "syslog": 116, "reboot": 142, "sethostname": 161,
+        "delete_module": 106, "clock_settime": 112, "syslog": 116, "ptrace": 117, "reboot": 142, "sethostname": 161,
         "setdomainname": 162, "settimeofday": 170, "socket": 198, "socketpair": 199, "add_key": 217,
-        "request_key": 218, "keyctl": 219, "clone": 220, "swapon": 224, "swapoff": 225, "perf_event_open": 241,
-        "name_to_handle_at": 264, "open_by_handle_at": 265, "setns": 268, "kcmp": 272, "finit_module": 273,
+        "request_key": 218, "keyctl": 219, "clone": 220, "mmap": 222, "swapon": 224, "swapoff": 225,
+        "perf_event_open": 241,
+        "name_to_handle_at": 264, "open_by_handle_at": 265, "prlimit64": 261, "setns": 268,
+        "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272, "finit_module": 273,
         "bpf": 280, "userfaultfd": 282, "kexec_file_load": 294,
     },
 }  # fmt: skip
@@ -99,6 +104,30 @@ _REFUSED = [
     "bpf",
     "userfaultfd",
 ]
+# What reaches other processes of the same user, where they are in the same namespaces.
+_BESIDE = {
+    "x86_64": {
+        "shmget": 29, "shmat": 30, "shmctl": 31, "semget": 64, "semop": 65, "semctl": 66, "msgget": 68, "msgsnd": 69,
+        "msgrcv": 70, "msgctl": 71, "setpriority": 141, "sched_setparam": 142, "sched_setscheduler": 144,
+        "sched_setaffinity": 203, "semtimedop": 220, "mq_open": 240, "mq_unlink": 241, "ioprio_set": 251,
+        "migrate_pages": 256, "move_pages": 279, "sched_setattr": 314,
+    },
+    "aarch64": {
+        "ioprio_set": 30, "sched_setparam": 118, "sched_setscheduler": 119, "sched_setaffinity": 122,
+        "setpriority": 140, "mq_open": 180, "mq_unlink": 181, "msgget": 186, "msgctl": 187, "msgrcv": 188,
+        "msgsnd": 189, "semget": 190, "semctl": 191, "semtimedop": 192, "semop": 193, "shmget": 194, "shmctl": 195,
+        "shmat": 196, "migrate_pages": 238, "move_pages": 239, "sched_setattr": 274,
+    },
+}  # fmt: skip
+_NOT_BESIDE = (
+    "ptrace", "process_vm_readv", "process_vm_writev", "shmget", "shmat", "shmctl", "semget", "semop", "semctl",
+    "semtimedop", "msgget", "msgsnd", "msgrcv", "msgctl", "mq_open", "mq_unlink", "migrate_pages", "move_pages",
+)  # fmt: skip
+# Which arguments have to be 0, for "this process".
+_OWN_ARGUMENTS = {
+    "prlimit64": (0,), "setpriority": (0, 1), "sched_setparam": (0,), "sched_setscheduler": (0,),
+    "sched_setaffinity": (0,), "sched_setattr": (0,), "ioprio_set": (1,),
+}  # fmt: skip
 # Their flags are behind a pointer, which a filter cannot follow; callers fall back to the older call.
 _UNKNOWN = ("clone3", "openat2")
 # Which argument holds the mode.
@@ -120,17 +149,21 @@ def _error(number: int) -> bytes:
     return _op(_RETURN, _ERRNO | number)
 
 
-def build_filter(machine: str | None = None) -> bytes:
+def build_filter(machine: str | None = None, *, sockets: bool = True, beside: bool = True) -> bytes:
     """The filter as an array of 8-byte classic BPF instructions.
 
     Args:
         machine: ``x86_64`` or ``aarch64``; default this machine.
+        sockets: Whether commands may make sockets (pairs of them they may); without an own network namespace they
+            would be those of the host.
+        beside: Whether commands may look into other processes, limit, slow and move them, and share memory, semaphores
+            and queues with them; without own namespaces these would be those of the host.
 
     Raises:
         KeyError: There is no table for the machine; see :data:`SUPPORTED`.
     """
     machine = machine or platform.machine()
-    numbers = _NUMBERS[machine]
+    numbers = _NUMBERS[machine] | _BESIDE[machine]
     program = [_op(_LOAD, _ARCH), _op(_EQUAL, _AUDIT_ARCH[machine], 1), _op(_RETURN, _KILL), _op(_LOAD, _SYSCALL)]
     if machine == "x86_64":
         program += [_op(_AT_LEAST, _X32_BIT, 0, 1), _op(_RETURN, _KILL)]
@@ -140,7 +173,14 @@ def build_filter(machine: str | None = None) -> bytes:
     blocks.append(("clone", [_argument(0), _op(_BITS, _CLONE_NEWUSER, 0, 1), *refuse_if]))
     blocks.append(("ioctl", [_argument(1), _op(_EQUAL, _IOCTLS[0], 1), _op(_EQUAL, _IOCTLS[1], 0, 1), *refuse_if]))
     known = [_op(_EQUAL, family, len(_FAMILIES) - place) for place, family in enumerate(_FAMILIES)]
-    for name in ("socket", "socketpair"):
+    if not beside:
+        blocks += [(name, [_error(errno.EPERM)]) for name in _NOT_BESIDE]
+        for name, indexes in _OWN_ARGUMENTS.items():
+            own = [op for index in indexes for op in (_argument(index), _op(_EQUAL, 0, 1), _error(errno.EPERM))]
+            blocks.append((name, [*own, _op(_RETURN, _ALLOW)]))
+    if not sockets:
+        blocks.append(("socket", [_error(errno.EAFNOSUPPORT)]))
+    for name in ("socket", "socketpair") if sockets else ("socketpair",):
         blocks.append((name, [_argument(0), *known, _error(errno.EAFNOSUPPORT), _op(_RETURN, _ALLOW)]))
     for name, index in _MODE_ARGUMENT.items():
         blocks.append((name, [_argument(index), _op(_BITS, _SET_ID_BITS, 0, 1), *refuse_if]))

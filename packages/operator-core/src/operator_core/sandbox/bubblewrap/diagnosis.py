@@ -31,7 +31,7 @@ def diagnose(message: str) -> tuple[str, str]:
     """Reason and remedy for :class:`SandboxUnavailable`.
 
     Args:
-        message: What bubblewrap said, e.g. ``bwrap: Creating new namespace failed: ...``.
+        message: What bubblewrap said, e.g. ``bwrap: Creating new namespace failed: ...``, or ``nsenter`` before it.
     """
     reason = f"bubblewrap failed with `{message.removeprefix('bwrap: ')}`"
     lowered = message.lower()
@@ -44,8 +44,8 @@ def diagnose(message: str) -> tuple[str, str]:
             return reason, remedy
     if any(os.path.exists(path) for path in _CONTAINER_FILES):
         return reason, (
-            "start the container with `--security-opt seccomp=unconfined --security-opt systempaths=unconfined`, "
-            "or run Operator outside of it"
+            "start the container with `--security-opt systempaths=unconfined` and a seccomp profile that allows user "
+            "namespaces (`docker/operator/seccomp.json`, or `unconfined`), or run Operator outside of it"
         )
     return reason, "run `bwrap --unshare-all --ro-bind / / true` by hand, and fix what it says"
 
