@@ -10,6 +10,7 @@ import pytest
 
 from operator_core.agent_lab.gateway import ToolGateway
 from operator_core.agent_lab.history import fold
+from operator_core.agent_lab.toolbox.shell import SHELL
 from operator_core.errors import Fenced
 from operator_core.model.ticket import TicketStatus
 from operator_core.scripted import Reply, ScriptBrain
@@ -77,5 +78,5 @@ async def test_who_comes_too_late_starts_nothing(tmp_path: Path) -> None:
         calls.rmdir()
         calls.parent.rmdir()
         with pytest.raises(Fenced):
-            await late.shell("toolu_late", {"command": "echo too late", "reasoning": "r"})
+            await SHELL.run(late, "toolu_late", {"command": "echo too late", "reasoning": "r"})
         assert ran == []

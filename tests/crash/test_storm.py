@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 BRAIN = str(Path(__file__).parents[1] / "support" / "crash_brain.py")
 WORKERS, SESSIONS, CALLS = 3, 18, 6
-STORM_S = float(os.environ.get("OPERATOR_STORM_S") or (20 if DEEP else 12))
+STORM_S = float(os.environ.get("OPERATOR_STORM_S") or (20 if DEEP else 8))
 LEASE_S = 1.0
 
 

@@ -19,7 +19,7 @@ from operator_core.config import Settings
 from operator_core.db.engine import Database
 from operator_core.db.schema import workers
 from operator_core.model.ticket import TicketStatus
-from operator_core.scripted import Call, Reply, ScriptBrain
+from operator_core.scripted import Call, Reply, ScriptBrain, unfence
 from operator_core.work.worker import serve
 from tests.support import wait_until_async
 from tests.support.rig import PROPOSE, command, open_rig, spec_of
@@ -40,7 +40,8 @@ async def test_the_request_is_the_seeds(tmp_path: Path) -> None:
         body = rig.server.model_calls()[0].body
         assert body is not None
         text = 'Ticket #1: file-exists\nThe file is missing.\nMetrics: {"light": "red"}'
-        assert body["messages"] == [{"role": "user", "content": text}]
+        (question,) = body["messages"]
+        assert (question["role"], unfence(question["content"])) == ("user", ("ticket", text))
         assert (body["model"], body["max_tokens"]) == ("claude-opus-5-5", 8192)
         assert body["system"].startswith(SYSTEM_PROMPT.strip())
         first, *outcomes = body["tools"]
@@ -60,7 +61,8 @@ async def test_a_ticket_without_an_observation_has_no_metrics(tmp_path: Path) ->
     async with open_rig(ScriptBrain([Reply(calls=(Call("give_up", {"reason": "no"}),))]), tmp_path) as rig:
         await rig.tickets.open_ticket("by-hand", "Somebody says so.")
         await rig.work()
-        assert rig.sent()[0] == [{"role": "user", "content": "Ticket #1: by-hand\nSomebody says so."}]
+        (question,) = rig.sent()[0]
+        assert unfence(question["content"]) == ("ticket", "Ticket #1: by-hand\nSomebody says so.")
 
 
 async def test_results_of_parallel_calls_are_one_message_in_order(tmp_path: Path) -> None:
@@ -74,7 +76,7 @@ async def test_results_of_parallel_calls_are_one_message_in_order(tmp_path: Path
         assert [(block["type"], block["tool_use_id"]) for block in answer["content"]] == [
             ("tool_result", one) for one in ids
         ]
-        results = [json.loads(block["content"]) for block in answer["content"]]
+        results = [json.loads(unfence(block["content"]).text) for block in answer["content"]]
         assert [(r["stdout"], r["exit_code"]) for r in results] == [("sudo rm -rf /\n", 0), ("two\n", 3), ("", 0)]
         assert all(set(r) == {"stdout", "stderr", "exit_code", "timed_out"} for r in results)
 

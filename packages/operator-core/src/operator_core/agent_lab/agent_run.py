@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from operator_core.agent_lab.budget import Budget
+from operator_core.agent_lab.context import ContextManager
 from operator_core.agent_lab.gateway import Say, ToolGateway
 from operator_core.agent_lab.history import Conversation
 from operator_core.agent_lab.profiles import Profile
@@ -21,16 +22,38 @@ from operator_core.model.ticket import Ticket
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
 
-__all__ = ["AgentRun", "Stopping", "ticket_text"]
+__all__ = ["AgentRun", "Pace", "Stopping", "ticket_text"]
 
 
 class Stopping(Exception):
     """The worker is about to leave: the conversation rests here and goes on from the journal."""
 
 
+class Pace(Protocol):
+    """Slows a conversation down, or halts it, between requests."""
+
+    def due(self, run: AgentRun) -> bool:
+        """Whether it has to rest before the next request."""
+        ...
+
+    async def rest(self, run: AgentRun) -> None:
+        """Wait as long as it has to, if at all.
+
+        Raises:
+            Stopping: It is to rest until somebody goes on with it.
+            LimitReached: It has to end.
+        """
+        ...
+
+
 @dataclass
 class AgentRun:
-    """Everything one conversation needs."""
+    """Everything one conversation needs.
+
+    Attributes:
+        context: Keeps it inside of the model's context; None: nothing does.
+        pace: Slows it down or halts it between requests.
+    """
 
     client: AsyncAnthropic
     model: ModelSettings
@@ -45,6 +68,37 @@ class AgentRun:
     blocks: Blocks = field(default_factory=Blocks)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     cut_offs: int = 0
+    context: ContextManager | None = None
+    pace: Pace | None = None
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest reply that there is room for."""
+        return self.context.window.reply if self.context else self.model.max_tokens
+
+    async def before_request(self) -> None:
+        """What has to be done before a new run of requests.
+
+        Raises:
+            Stopping: The worker is about to leave.
+            LimitReached: No further request is to be made.
+        """
+        if self.stopping.is_set():
+            raise Stopping
+        if self.pace is not None:
+            await self.pace.rest(self)
+        if self.context is not None:
+            await self.context.make_room(self)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a run of requests has to end, because there is something to do before the next."""
+        pressed = self.context is not None and self.context.due(self)
+        return pressed or (self.pace is not None and self.pace.due(self))
+
+    async def shortened(self, error: BaseException) -> bool:
+        """A request failed: whether the same one, shortened, can be tried at once."""
+        return self.context is not None and await self.context.overflowed(self, error)
 
     async def write(self, *drafts: Draft) -> None:
         """Journal entries and let the conversation follow."""

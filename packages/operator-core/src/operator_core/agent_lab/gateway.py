@@ -9,28 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from operator_core.agent_lab.calls import CallFiles
+from operator_core.agent_lab.calls import CallFiles, Started
+from operator_core.agent_lab.fence import Origin
 from operator_core.agent_lab.history import Conversation
-from operator_core.agent_lab.summaries import summarize_output, summarize_text
+from operator_core.agent_lab.summaries import summarize_text
 from operator_core.db.audit_log import Journal
 from operator_core.errors import OperatorError
 from operator_core.failpoints import reach
 from operator_core.model.entry import Draft, EntryKind
 from operator_core.model.outcome import Outcome
-from operator_core.sandbox.protocol import ExecResult, Sandbox, Stream
+from operator_core.sandbox.protocol import Sandbox
 from operator_core.text import clip, printable
 
-__all__ = ["Recovered", "ToolGateway", "ToolRefused", "outcome_draft", "text_of"]
+__all__ = ["Recovered", "ToolGateway", "ToolOutput", "ToolRefused", "outcome_draft", "text_of"]
 
-_INLINE = 64 * 1024
 _INTERRUPTED = "interrupted; outcome unknown, check before repeating"
 _NOT_EXECUTED = "interrupted before it was started: this command was not executed"
 
-_TELLING = ("command", "summary", "reason", "feedback", "results")
+_TELLING = ("command", "path", "job", "summary", "reason", "feedback", "results", "title")
 """Arguments that say what a call is about."""
 
 Say = Callable[[str], None]
@@ -49,12 +49,24 @@ class Recovered(NamedTuple):
     result: dict[str, Any]
 
 
-class _Output(NamedTuple):
-    """The result of a command in the three forms in which it is needed."""
+class ToolOutput(NamedTuple):
+    """The result of a call in the forms in which it is needed.
 
-    shown: dict[str, Any]
-    raw: dict[str, Any]
-    files: dict[str, Path]
+    Attributes:
+        shown: What the model is told, within bounds: values, or the text of a file as it is.
+        raw: The whole of it, for the journal.
+        summary: One line for people.
+        exit_code: For the journal.
+        files: Files with longer output, by name of the stream.
+        notable: What a model may be asked to summarise; empty: the summary is good enough.
+    """
+
+    shown: dict[str, Any] | str
+    raw: dict[str, Any] | str
+    summary: str
+    exit_code: int | None = 0
+    files: Mapping[str, Path] = {}
+    notable: str = ""
 
 
 class ToolGateway:
@@ -93,13 +105,21 @@ class ToolGateway:
         calls.mkdir(parents=True, exist_ok=True)
         self._calls = CallFiles(calls, place)
         self._say = say
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
 
     # ---- tools, as the model sees them
 
-    async def shell(self, tool_use_id: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Run a command in the sandbox; the result is a :class:`operator_core.agent_lab.tools.ShellResult`."""
-        command, _, timeout = _shell_arguments(arguments, self._timeout_s)
+    async def once(self, tool_use_id: str, name: str, work: Callable[[Started, Path], Awaitable[ToolOutput]]) -> str:
+        """Do the work of a call at most once, whoever tries; what the model is told.
+
+        Args:
+            tool_use_id: Identity of the call.
+            name: Of the tool.
+            work: Does it. It is given a place for early output and a folder for long output.
+
+        Raises:
+            ToolRefused: Somebody has begun it before, or the work itself says so.
+        """
         if self.failure is not None:
             # The runner goes on with the other calls of the reply; a session that must stop starts none of them.
             raise self.failure
@@ -110,17 +130,14 @@ class ToolGateway:
                 raise ToolRefused(_INTERRUPTED)
             reach("gateway.started")
             with started:
-                spool = self._calls.spool(tool_use_id)
-                result = await self.sandbox.exec(command, timeout=timeout, spool=spool, on_output=started)
+                output = await work(started, self._calls.spool(tool_use_id))
             reach("gateway.executed")
-            output = _output(result, timeout)
             files = {name: path.name for name, path in output.files.items()}
-            self._calls.publish(tool_use_id, {"shown": output.shown, "raw": output.raw, "files": files})
+            self._calls.publish(tool_use_id, output._asdict() | {"files": files})
         except OSError as error:
             raise self._calls.error(error) from error
         reach("gateway.published")
-        await self._finish(tool_use_id, "shell", output)
-        return output.shown
+        return await self._finish(tool_use_id, name, output)
 
     async def end(self, tool_use_id: str, name: str, outcome: Outcome, said: str) -> str:
         """An outcome tool was called: its answer and the outcome are written in one step."""
@@ -135,6 +152,12 @@ class ToolGateway:
         )
         await self.record(result, outcome_draft(outcome, self.clean))
         return said
+
+    def told(self, tool: str, value: dict[str, Any] | str) -> str:
+        """What a tool found, as the model is told: fenced JSON or text, the same live and in the journal."""
+        if isinstance(value, str):
+            return self.conversation.fence.wrap(Origin.FILES, value, tool)
+        return self.conversation.fence.wrap(Origin.TOOL, json.dumps(value, ensure_ascii=False), tool)
 
     # ---- the journal's side
 
@@ -194,7 +217,7 @@ class ToolGateway:
         messages, _ = await self.journal.drain()
         for message in messages:
             self.conversation.add(EntryKind.NOTE, text=message.text)
-        return [m.text for m in messages]
+        return [self.conversation.note(m.text) for m in messages]
 
     async def recover(self) -> None:
         """Answer the calls that an interruption left open: with the real result, or with what is known about it."""
@@ -207,7 +230,7 @@ class ToolGateway:
         if call not in self.conversation.intents:
             return Recovered("not_executed", {"error": _NOT_EXECUTED})
         if self.conversation.intent_places.get(call) == self._calls.place:
-            if (result := self._calls.result(call)) is not None:
+            if (result := self._calls.result(call)) is not None and "summary" in result:
                 return Recovered("ok", result)
             if (unused := self._calls.start(call)) is not None:
                 with unused:  # proven, and retired for ever: nobody can start it any more
@@ -218,13 +241,13 @@ class ToolGateway:
         if found.status == "ok":
             folder = self._calls.spool(block["id"])
             files = {k: folder / name for k, name in found.result["files"].items()}
-            await self._finish(block["id"], block["name"], _Output(found.result["shown"], found.result["raw"], files))
+            await self._finish(block["id"], block["name"], ToolOutput(**(found.result | {"files": files})))
             return
         # A call without an effect in the world (an outcome tool) was journaled in one step or not at all.
         body = {
             "type": "tool_result",
             "tool_use_id": block["id"],
-            "content": json.dumps(found.result, ensure_ascii=False),
+            "content": self.told(block["name"], found.result),
             "is_error": True,
         }
         await self._journal_result(
@@ -239,35 +262,29 @@ class ToolGateway:
             )
         )
 
-    async def _finish(self, tool_use_id: str, name: str, output: _Output) -> None:
+    async def _finish(self, tool_use_id: str, name: str, output: ToolOutput) -> str:
         meta: dict[str, Any] = {"status": "ok"}
         for stream, path in output.files.items():
             if path.exists():
                 meta[f"{stream}_blob"] = await self.journal.audit.store_blob(path)
                 meta[f"{stream}_bytes"] = path.stat().st_size
-        raw = json.dumps(output.raw, ensure_ascii=False)
-        code = output.shown["exit_code"]
-        summary = summarize_output(
-            output.shown["stdout"], output.shown["stderr"], code, timed_out=output.shown["timed_out"]
-        )
-        self._say(f"[Result (exit {code})] {summary.removeprefix(f'exit {code}').lstrip(':, ')}")
+        told = self.told(name, output.shown)
+        code = output.exit_code
+        self._say(f"[Result (exit {code})] {output.summary.removeprefix(f'exit {code}').lstrip(':, ')}")
         await self._journal_result(
             Draft(
                 EntryKind.TOOL_RESULT,
-                summary,
-                raw,
+                output.summary,
+                output.raw if isinstance(output.raw, str) else json.dumps(output.raw, ensure_ascii=False),
                 tool_name=name,
                 tool_use_id=tool_use_id,
                 exit_code=code,
-                body={
-                    "type": "tool_result",
-                    "tool_use_id": tool_use_id,
-                    "content": json.dumps(output.shown, ensure_ascii=False),
-                },
+                body={"type": "tool_result", "tool_use_id": tool_use_id, "content": told},
                 meta=meta,
             ),
-            f"{output.shown['stdout']}\n{output.shown['stderr']}\nexit code {code}".strip(),
+            output.notable,
         )
+        return told
 
     async def _journal_result(self, draft: Draft, text: str = "") -> None:
         (entry_id,) = await self.record(draft)
@@ -296,50 +313,6 @@ async def _unbroken(work: Coroutine[Any, Any, T]) -> T:
         if not task.cancelled():
             task.exception()
         raise
-
-
-def _output(result: ExecResult, timeout: float) -> _Output:
-    notes = []
-    if result.timed_out:
-        notes.append(f"Command timed out after {timeout:g} seconds")
-    elif result.reason == "output_limit":
-        notes.append("The command was stopped because it wrote too much.")
-    if result.background:
-        notes.append(f"{result.background} background process(es) were stopped with the command.")
-    if result.notice:
-        notes.append(result.notice)
-    code = -1 if result.timed_out or result.exit_code is None else result.exit_code
-
-    def dictionary(stdout: str, stderr: str) -> dict[str, Any]:
-        said = "\n".join([stderr.rstrip("\n"), *notes]).strip("\n") if notes else stderr
-        return {"stdout": stdout, "stderr": said, "exit_code": code, "timed_out": result.timed_out}
-
-    files = {n: s.spill for n, s in (("stdout", result.stdout), ("stderr", result.stderr)) if s.spill is not None}
-    shown = dictionary(result.stdout.text(), result.stderr.text())
-    return _Output(shown, shown if not files else dictionary(_whole(result.stdout), _whole(result.stderr)), files)
-
-
-def _whole(stream: Stream) -> str:
-    if stream.total <= _INLINE and stream.spill is not None:
-        return stream.spill.read_bytes().decode("utf-8", "replace")
-    return stream.text()
-
-
-def _shell_arguments(arguments: dict[str, Any], default_timeout: float) -> tuple[str, str, float]:
-    command, reasoning = text_of(arguments, "command"), text_of(arguments, "reasoning")
-    timeout = arguments.get("timeout", default_timeout)
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
-        raise ToolRefused("`timeout` must be a number of seconds above 0.")
-    try:
-        sendable = b"\0" not in command.encode()
-    except UnicodeEncodeError:
-        sendable = False
-    if not sendable:
-        raise ToolRefused("`command` has a character that no shell can take (NUL, or half of a surrogate pair).")
-    unknown = set(arguments) - {"command", "reasoning", "timeout"}
-    if unknown:
-        raise ToolRefused(f"shell has no parameter {sorted(unknown)[0]!r}; it takes command, reasoning and timeout.")
-    return command, reasoning, float(timeout)
 
 
 def text_of(arguments: dict[str, Any], name: str) -> str:

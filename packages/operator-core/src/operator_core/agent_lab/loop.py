@@ -17,6 +17,7 @@ from typing import Any
 from operator_core import clock
 from operator_core.agent_lab.agent_run import AgentRun, Stopping, ticket_text
 from operator_core.agent_lab.engine import TruncatedReply, explain, retry_after
+from operator_core.agent_lab.fence import Origin
 from operator_core.agent_lab.toolset import make_tools, run_tools
 from operator_core.errors import LimitReached, OperatorError, UnknownPrice
 from operator_core.model.entry import Draft, EntryKind
@@ -33,7 +34,7 @@ _LONGEST_PAUSE_S = 60.0
 
 async def process_ticket(run: AgentRun, ticket: Ticket) -> Outcome:
     """Work on a ticket; see :func:`converse`."""
-    return await converse(run, ticket_text(ticket))
+    return await converse(run, run.conversation.fence.wrap(Origin.TICKET, ticket_text(ticket)))
 
 
 async def converse(run: AgentRun, opening: str) -> Outcome:
@@ -78,6 +79,8 @@ async def _until_pause(run: AgentRun) -> Outcome | None:
             raise
         except Exception as error:
             meaning, again = explain(error, run.model)
+            if await run.shortened(error):
+                continue
             if run.conversation.turns > turns:
                 started, attempt = clock.monotonic(), 0  # it worked in between: a new trouble, not the old one
             pause = retry_after(error) or random.uniform(0.5, 1.0) * min(0.5 * 2**attempt, _LONGEST_PAUSE_S)
@@ -92,13 +95,12 @@ async def _until_pause(run: AgentRun) -> Outcome | None:
 
 async def _drive(run: AgentRun) -> tuple[str | None, str]:
     """Let the runner take turns; returns the last stop reason and what was said."""
-    if run.stopping.is_set():
-        raise Stopping
+    await run.before_request()
     conversation, tools = run.conversation, make_tools(run.gateway, run.blocks, run.profile)
     run.budget.reserve(conversation.size + len(run.system))
     runner = run.client.beta.messages.tool_runner(
         model=run.model.model,
-        max_tokens=run.model.max_tokens,
+        max_tokens=run.max_tokens,
         system=run.system,
         tools=tools,
         messages=conversation.ready(),
@@ -125,6 +127,7 @@ async def _turns(run: AgentRun, runner: Any) -> tuple[str | None, str]:
         run.blocks.expect(blocks)
         await run.reply(message)
         if stop == "tool_use":
+            run.cut_offs = 0
             answers = await run_tools(runner, blocks, run.profile)
             if run.gateway.failure is not None:
                 raise run.gateway.failure
@@ -137,6 +140,8 @@ async def _turns(run: AgentRun, runner: Any) -> tuple[str | None, str]:
                 raise Stopping
             # Editing this very dict is the one way to add something to a running runner's next request.
             answers["content"] += [{"type": "text", "text": note} for note in await run.gateway.notes()]
+            if run.interrupted:
+                break  # what was sent changes, so a new runner begins with it
         if stop in ("tool_use", "pause_turn"):  # else this was the last one: nothing more needs to fit
             run.budget.reserve(conversation.size + len(run.system))
     return stop, detail
@@ -160,7 +165,7 @@ async def _after(run: AgentRun, reason: str | None, detail: str) -> Outcome | No
         await _refuse_calls(run, _NOT_ASKED)
         if (status := run.profile.ending(run.conversation.last_text)) is not None:
             return status
-        if run.conversation.nudges:
+        if run.conversation.nudges and not run.profile.tireless:
             return run.profile.silent
         await run.tell(run.profile.nudge, nudge=True)
         return None

@@ -1,4 +1,4 @@
-"""Profiles: which tools an agent has beside ``shell``, and how its conversation ends."""
+"""Profiles: which tools an agent has, and how its conversation ends."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from anthropic.lib.tools import BetaAsyncFunctionTool
 
 from operator_core.agent_lab.gateway import text_of
 from operator_core.agent_lab.prompts import NUDGE, STATUS_NUDGE
+from operator_core.agent_lab.toolbox.files import FILE_EDIT, FILE_READ, FILE_WRITE
+from operator_core.agent_lab.toolbox.jobs import job_tools
+from operator_core.agent_lab.toolbox.shell import SHELL
+from operator_core.agent_lab.toolbox.tool import ONLY_A_SCHEMA, Tool
 from operator_core.model.outcome import Outcome, OutcomeKind
 
 __all__ = ["ONLY_A_SCHEMA", "OPERATOR", "WORKER", "OutcomeTool", "Profile", "status_line"]
-
-ONLY_A_SCHEMA = "the schema is made from this signature; calls go through the gateway"
 
 _STATUS = re.compile(r"STATUS:\s*(done|blocked)\b\s*(.*)\Z", re.IGNORECASE)
 
@@ -45,6 +47,8 @@ class Profile:
         nudge: What it is told when its turn ends without an outcome.
         ending: Reads an outcome from the last words of a turn, if they say one.
         silent: The outcome when it was asked once and still says none.
+        kit: The tools with which it works.
+        tireless: Whether it is asked again and again: its turn ends, its work does not.
     """
 
     name: str
@@ -52,11 +56,14 @@ class Profile:
     nudge: str
     ending: Callable[[str], Outcome | None]
     silent: Outcome
+    kit: tuple[Tool, ...] = (SHELL,)
+    tireless: bool = False
 
     @property
     def tools(self) -> tuple[str, ...]:
         """Names of its tools, in order."""
-        return ("shell", *(tool.schema.name for tool in self.endings))
+        schemas = [*(tool.schema for tool in self.kit), *(tool.schema for tool in self.endings)]
+        return tuple(schema.name for schema in schemas)
 
 
 def status_line(text: str) -> Outcome | None:
@@ -150,5 +157,6 @@ WORKER = Profile(
     STATUS_NUDGE,
     status_line,
     Outcome(OutcomeKind.BLOCKED, "Status unclear - please clarify"),
+    (SHELL, FILE_READ, FILE_WRITE, FILE_EDIT, *job_tools()),
 )
 """The worker of a task."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator_core.agent_lab.fence import Fence, Origin
+
 __all__ = ["HAIKU_SUMMARIZE_PROMPT", "NUDGE", "STATUS_NUDGE", "SYSTEM_PROMPT", "system_prompt"]
 
 SYSTEM_PROMPT = """\
@@ -42,17 +44,18 @@ STATUS_NUDGE = (
 )
 
 
-def system_prompt(base: str | None, context: str | None, sandbox: str | None) -> str:
+def system_prompt(base: str | None, context: str | None, sandbox: str | None, fence: Fence | None = None) -> str:
     """The system prompt of one session.
 
     Args:
         base: Replaces :data:`SYSTEM_PROMPT` (a variant under test).
         context: About the subject: what it is, key commands, common issues.
         sandbox: What holds and what does not where the commands run.
+        fence: Marks the context: whoever reports an incident may have had a hand in it.
     """
     parts = [(base or SYSTEM_PROMPT).strip()]
     if context:
-        parts.append(context.strip())
+        parts.append((fence or Fence()).wrap(Origin.SUBJECT, context.strip()))
     if sandbox:
         parts.append("Where your commands run:\n" + sandbox.strip())
     return "\n\n".join(parts)

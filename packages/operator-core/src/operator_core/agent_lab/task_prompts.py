@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from operator_core import clock
+from operator_core.agent_lab.fence import Fence, Origin
 
 __all__ = [
     "PARSE_PROMPT",
     "SUMMARIZER_PROMPT",
     "VERDICT_NUDGE",
-    "fenced",
     "review_opening",
     "review_system",
     "verifier_opening",
@@ -114,30 +113,31 @@ def verifier_system(*, task: str, criteria: str, workspace: str, sandbox: str = 
     return _where(_VERIFIER.format(task=task, criteria=criteria, workspace=workspace), sandbox)
 
 
-def worker_opening(task_text: str, criteria_text: str, feedback: str | None) -> str:
+def worker_opening(fence: Fence, task_text: str, criteria_text: str, feedback: str | None) -> str:
     """The first message to a worker: the task, the criteria and, from the second iteration on, what was wrong."""
-    parts = [f"TASK.md:\n\n{task_text.strip()}", f"VERIFICATION.md:\n\n{criteria_text.strip()}"]
+    parts = _brief(fence, task_text, criteria_text)
     if feedback:
         parts.append(
             "VERIFIER FEEDBACK FROM PREVIOUS ITERATION:\n\n"
-            f"{fenced(feedback)}\n\nThe work of the previous iteration is in the work directory. Address the feedback "
-            "and try again."
+            f"{fence.wrap(Origin.CHECKS, feedback.strip())}\n\n"
+            "The work of the previous iteration is in the work directory. Address the feedback and try again."
         )
     return "\n\n".join(parts)
 
 
 def verifier_opening(
-    task_text: str, criteria_text: str, claim: str, checks: Sequence[str], notes: Sequence[str] = ()
+    fence: Fence, task_text: str, criteria_text: str, claim: str, checks: Sequence[str], notes: Sequence[str] = ()
 ) -> str:
     """The first message to a verifier: task, criteria, what is claimed, which checks passed, what was noticed."""
-    parts = [f"TASK.md:\n\n{task_text.strip()}", f"VERIFICATION.md:\n\n{criteria_text.strip()}"]
+    parts = _brief(fence, task_text, criteria_text)
     if checks:
         passed = "\n".join(f"- {command}" for command in checks)
         parts.append(f"These frozen checks pass on the work; they may not cover everything that was asked:\n{passed}")
     if notes:
         noticed = "\n".join(f"- {note}" for note in notes)
-        parts.append(f"What the platform noticed about files that say how the work is tested:\n{fenced(noticed)}")
-    parts.append(f"LATEST WORKER OUTPUT (a claim, not evidence):\n\n{fenced(claim)}")
+        noticed = fence.wrap(Origin.FILES, noticed)  # names of files are words of whoever made them
+        parts.append(f"What the platform noticed about files that say how the work is tested:\n{noticed}")
+    parts.append(f"LATEST WORKER OUTPUT (a claim, not evidence):\n\n{fence.wrap(Origin.AGENT, claim.strip())}")
     return "\n\n".join(parts)
 
 
@@ -146,18 +146,20 @@ def review_system(sandbox: str = "") -> str:
     return _where(_REVIEW, sandbox)
 
 
-def review_opening(ticket_text: str, claim: str, commands: Sequence[str]) -> str:
+def review_opening(fence: Fence, ticket_text: str, claim: str, commands: Sequence[str]) -> str:
     """The first message to it: the incident, what is claimed, and what was run."""
     ran = "\n".join(commands) or "(nothing)"
     return (
-        f"{ticket_text.strip()}\n\nWhat is claimed (not evidence):\n\n{fenced(claim)}\n\nWhat was run:\n\n{fenced(ran)}"
+        f"{fence.wrap(Origin.TICKET, ticket_text)}\n\nWhat is claimed (not evidence):\n\n"
+        f"{fence.wrap(Origin.AGENT, claim.strip())}\n\nWhat was run:\n\n{fence.wrap(Origin.AGENT, ran, 'commands')}"
     )
 
 
-def fenced(text: str) -> str:
-    """The text between two marks that its author could not know."""
-    mark = clock.new_id()[:12]
-    return f"<<<{mark}\n{text.strip()}\n{mark}>>>"
+def _brief(fence: Fence, task_text: str, criteria_text: str) -> list[str]:
+    return [
+        f"TASK.md:\n\n{fence.wrap(Origin.PERSON, task_text.strip(), 'TASK.md')}",
+        f"VERIFICATION.md:\n\n{fence.wrap(Origin.PERSON, criteria_text.strip(), 'VERIFICATION.md')}",
+    ]
 
 
 def _where(prompt: str, sandbox: str) -> str:

@@ -8,33 +8,17 @@ import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
-from anthropic import beta_async_tool
 from anthropic.lib.tools import BetaAsyncFunctionTool, ToolError
 
 from operator_core.agent_lab.gateway import ToolGateway, ToolRefused
-from operator_core.agent_lab.profiles import ONLY_A_SCHEMA, OutcomeTool, Profile
+from operator_core.agent_lab.profiles import OutcomeTool, Profile
+from operator_core.agent_lab.toolbox.tool import Tool
 from operator_core.errors import OperatorError
 
 __all__ = ["Blocks", "JournaledTool", "make_tools", "run_tools"]
 
 # The runner logs a traceback for every exception of a tool; ours are journaled and told to the model already.
 logging.getLogger("anthropic.lib.tools").setLevel(logging.CRITICAL)
-
-
-@beta_async_tool
-async def shell(command: str, reasoning: str, timeout: float = 120.0) -> str:
-    """Run a command in bash and wait for it.
-
-    The answer is JSON: stdout, stderr, exit_code (-1 on a timeout) and timed_out. Long output is shortened in the
-    middle; the marker says where the rest can be read. The working directory carries over to the next command, shell
-    variables do not. Processes left in the background are stopped when the command ends.
-
-    Args:
-        command: Any bash command or script.
-        reasoning: Why you run it; goes into the audit.
-        timeout: Seconds after which it is stopped.
-    """
-    raise AssertionError(ONLY_A_SCHEMA)
 
 
 class JournaledTool(BetaAsyncFunctionTool[Any]):
@@ -101,8 +85,14 @@ def make_tools(gateway: ToolGateway, blocks: Blocks, profile: Profile) -> list[J
 
         return run
 
+    def working(tool: Tool) -> Callable[[str, dict[str, Any]], Awaitable[Any]]:
+        async def run(tool_use_id: str, arguments: dict[str, Any]) -> str:
+            return await tool.run(gateway, tool_use_id, arguments)
+
+        return run
+
     return [
-        JournaledTool(shell, gateway.shell, blocks.id_of, fail),
+        *(JournaledTool(tool.schema, working(tool), blocks.id_of, fail) for tool in profile.kit),
         *(JournaledTool(tool.schema, ending(tool), blocks.id_of, fail) for tool in profile.endings),
     ]
 

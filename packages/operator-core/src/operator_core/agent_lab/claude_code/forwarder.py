@@ -81,7 +81,9 @@ async def main() -> int:
     server = await asyncio.start_server(connection, "127.0.0.1", 0)
     port: int = server.sockets[0].getsockname()[1]
     env = {k: v for k, v in os.environ.items() if not k.startswith(tuple(launch["foreign"]))}
-    env.update(launch["env"], ANTHROPIC_BASE_URL=f"http://127.0.0.1:{port}")
+    # Where there is a proxy for other hosts, this name is the one that never goes through it.
+    host = "localhost" if "HTTP_PROXY" in env else "127.0.0.1"
+    env.update(launch["env"], ANTHROPIC_BASE_URL=f"http://{host}:{port}")
     child = await asyncio.create_subprocess_exec(*launch["argv"], env=env, cwd=workspace, stdin=asyncio.subprocess.PIPE)
     allowed.append(child.pid)
     loop = asyncio.get_running_loop()
