@@ -179,6 +179,8 @@ def test_doctor_tries_everything(shop: Path, server: ServerThread) -> None:
     found = json.loads(done.stdout)
     states = {check["name"]: check["state"] for check in found["checks"]}
     assert (done.returncode, found["ok"]) == (0, True), found
+    for of_the_machine in ("memory", "docker"):
+        states.pop(of_the_machine, None)
     assert states == {
         "configuration": "ok",
         "store": "ok",

@@ -17,7 +17,7 @@ COMMANDS = [
     "monitor run", "worker run", "agent start", "config show",
     "tickets list", "tickets show", "tickets open", "tickets cancel", "tickets hold", "tickets unhold",
     "tickets resolve", "tickets reopen", "sessions list", "sessions show", "sessions tail",
-    "audit list", "audit show", "audit verify", "audit export", "audit prune",
+    "audit list", "audit show", "audit verify", "audit export", "audit prune", "sandbox report", "sandbox test",
 ]  # fmt: skip
 
 HELP_CPU_S = 0.3

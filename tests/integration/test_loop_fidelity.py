@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sqlite3
 import sys
 from pathlib import Path
@@ -103,7 +104,10 @@ async def test_a_note_of_a_person_reaches_the_next_request_once(tmp_path: Path) 
         if turn.step == 0:
             return Reply(calls=(command("touch go; until test -e said; do sleep 0.02; done"), command("echo two")))
         if turn.step == 1:
-            assert turn.last_text == "Careful with the `disk`.\nAnd hurry."
+            marked = re.fullmatch(r"<<<(\w+) person\n(.*)\n\1>>>\n<<<\1 person\n(.*)\n\1>>>", turn.last_text)
+            assert marked
+            assert marked.groups()[1:] == ("Careful with the `disk`.", "And hurry.")
+            assert f"<<<{marked[1]} ORIGIN" in turn.system
             return Reply(calls=(command("touch fixed"),))
         assert turn.last_text == ""
         return PROPOSE

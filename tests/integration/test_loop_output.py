@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from operator_core.model.ticket import TicketStatus
-from operator_core.scripted import FunctionBrain, Reply, ScriptBrain, Turn
+from operator_core.scripted import FunctionBrain, Reply, ScriptBrain, Turn, unfence
 from tests.support.rig import PROPOSE, Rig, command, open_rig
 
 SIZE = 5_000_000
@@ -48,12 +48,12 @@ async def test_five_megabytes(tmp_path: Path, backend: str) -> None:
 
         answer = rig.sent()[1][-1]["content"][0]["content"]
         assert len(answer) < 40_000
-        shown = json.loads(answer)
+        shown = json.loads(unfence(answer).text)
         assert shown["stdout"].startswith("first\nxxx")
         assert shown["stdout"].endswith("xxx\nlast\n")
         assert shown["stderr"] == "oops\n"
 
-        looked = json.loads(rig.sent()[2][-1]["content"][0]["content"])
+        looked = json.loads(unfence(rig.sent()[2][-1]["content"][0]["content"]).text)
         size, last, digest = looked["stdout"].split()[:3]
         assert (int(size), last) == (len(whole), "last")
         assert digest == hashlib.sha256(whole).hexdigest()
@@ -79,7 +79,7 @@ async def test_a_timeout_keeps_the_partial_output(tmp_path: Path) -> None:
     brain = ScriptBrain([Reply(calls=(command("touch fixed; echo begun; sleep 60", timeout=0.5),)), PROPOSE])
     async with open_rig(brain, tmp_path) as rig:
         assert (await rig.solve()).status is TicketStatus.RESOLVED
-        shown = json.loads(rig.sent()[1][-1]["content"][0]["content"])
+        shown = json.loads(unfence(rig.sent()[1][-1]["content"][0]["content"]).text)
         assert shown == {
             "stdout": "begun\n",
             "stderr": "Command timed out after 0.5 seconds",
@@ -94,6 +94,6 @@ async def test_a_background_process_does_not_hold_the_call(tmp_path: Path) -> No
     brain = ScriptBrain([Reply(calls=(command("touch fixed; sleep 63.3 & echo started"),)), PROPOSE])
     async with open_rig(brain, tmp_path) as rig:
         await rig.solve(timeout=20)
-        shown = json.loads(rig.sent()[1][-1]["content"][0]["content"])
+        shown = json.loads(unfence(rig.sent()[1][-1]["content"][0]["content"]).text)
         assert shown["stdout"] == "started\n"
         assert "background process" in shown["stderr"]

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from operator_core.model.task import TaskCheck
 from operator_core.model.ticket import Reason, TicketStatus
 from operator_core.scripted import Brain, Call, FunctionBrain, Reply, Router, Turn
 from operator_core.scripted.turn import text_of
 from tests.integration.test_task_pipeline import CHECK, folder_of, phases, spec
 from tests.support.claude_code import bash
+from tests.support.egress import Origin
 from tests.support.rig import Rig, open_rig
 from tests.support.task_brain import role_of, task_brain, verdict
 
@@ -81,3 +83,20 @@ async def test_a_blocked_cli_goes_on_in_its_own_conversation(tmp_path: Path) -> 
         sent = [text_of(m["content"]) for r in rig.sent() for m in r]
         assert any("the short one" in text for text in sent)
         assert any("which greeting?" in text for text in sent[-40:])
+
+
+async def test_the_cli_has_the_way_out_of_its_sandbox_and_calls_its_model_past_it(tmp_path: Path) -> None:
+    async with Origin() as origin:
+        fetch = bash(f"curl -sS http://127.0.0.1:{origin.port}/ > got; curl -sS http://evil.example/; cat got > hello")
+        rule = f"127.0.0.1:{origin.port}"
+        brain = cli_brain(Reply(text="I fetch it.", calls=(fetch,)), DONE)
+        async with open_rig(brain, tmp_path, tasks={"root": tmp_path}, **CLI) as rig:
+            check = (TaskCheck(command="test $(cat hello) = hello"),)
+            number = await do(rig, checks=check, network="allowlist", allow_hosts=(rule,), profile="operator")
+            ticket = await rig.tickets.get_ticket(number)
+            assert ticket.reason == Reason.VERIFIED, (ticket.diagnosis, rig.lines)
+            entries = await rig.journal(number)
+    decisions = [(e.phase, e.body["allowed"], e.body["host"]) for e in entries if e.entry_type == "egress"]
+    assert decisions == [("worker_1", True, "127.0.0.1"), ("worker_1", False, "evil.example")]
+    started = next(e for e in entries if e.entry_type == "phase_start" and e.phase == "worker_1")
+    assert f"commands reach {rule}, and nothing else" in started.body["system"]

@@ -156,7 +156,7 @@ async def test_who_reads_the_request_can_do_nothing(tmp_path: Path) -> None:
         (body,) = bodies(rig, "parser")
         assert not {"tools", "tool_choice", "mcp_servers", "container"} & set(body)
         (message,) = body["messages"]
-        fence = re.fullmatch(r"<<<([0-9a-f]{12})\n(.*)\n\1>>>", message["content"], re.DOTALL)
+        fence = re.fullmatch(r"<<<([0-9a-f]{12}) material\n(.*)\n\1>>>", message["content"], re.DOTALL)
         assert fence is not None
         assert fence[2] == hostile
         assert fence[1] not in hostile

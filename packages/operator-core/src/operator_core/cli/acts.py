@@ -31,6 +31,7 @@ from operator_core.model.entry import EntryKind
 from operator_core.model.verdict import VerdictKind
 from operator_core.monitor.report import CycleReport
 from operator_core.sandbox import Policy, open_sandbox
+from operator_core.sandbox.options import Options
 from operator_core.scripted import ScriptedServer
 from operator_core.work.session import Conclusion
 from operator_core.work.submit import submit_task
@@ -145,8 +146,12 @@ class _Stage:
         self._out.working("Testing the sandbox …")
         workspace = self._root / "sandbox-test" / "workspace"
         workspace.mkdir(parents=True)
+        wanted = self._settings.sandbox
         sandbox = open_sandbox(
-            self._settings.sandbox.backend, Policy(workspace), session_dir=workspace.parent / "session"
+            wanted.backend,
+            Policy(workspace, run_as=wanted.run_as),
+            session_dir=workspace.parent / "session",
+            options=Options(wanted.on_unavailable, wanted.docker_image, wanted.docker_program),
         )
         try:
             report = await sandbox.start()

@@ -9,7 +9,21 @@ from typing import Annotated
 import typer
 
 from operator_core import __version__
-from operator_core.cli import audit, doctor, people, play, running, sessions, setup, submit, tickets, verify
+from operator_core.cli import (
+    audit,
+    docker_proxy,
+    doctor,
+    explore,
+    people,
+    play,
+    running,
+    sandbox,
+    sessions,
+    setup,
+    submit,
+    tickets,
+    verify,
+)
 from operator_core.cli.context import Invocation
 from operator_core.errors import ConfigError
 
@@ -55,11 +69,14 @@ app.command("submit")(submit.submit)
 app.command("reply")(people.reply)
 app.command("steer")(people.steer)
 app.command("cancel")(tickets.cancel)
+app.command("docker-proxy")(docker_proxy.docker_proxy)
 app.command("verify")(verify.verify)
 app.add_typer(running.monitor_app, name="monitor")
 app.add_typer(running.worker_app, name="worker")
 app.add_typer(running.agent_app, name="agent")
+app.add_typer(explore.app, name="explore")
 app.add_typer(tickets.app, name="tickets")
+app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(audit.app, name="audit")
 app.add_typer(setup.config_app, name="config")

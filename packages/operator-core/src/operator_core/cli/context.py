@@ -61,7 +61,12 @@ async def open_store(context: typer.Context, *, create: bool = False) -> AsyncIt
     """
     from operator_core.db.engine import Database
 
-    async with Database.open(invocation(context).settings.store.url, create=create) as database:
+    settings = invocation(context).settings
+    async with Database.open(settings.store.url, create=create) as database:
+        if settings.credential:
+            from operator_core.work.boxes import learn_credentials
+
+            learn_credentials(database.redactor, settings)
         yield database
 
 

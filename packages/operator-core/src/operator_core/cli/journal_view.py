@@ -70,11 +70,26 @@ def entry_lines(entry: Entry, *, full: bool = False) -> Iterator[str]:
         lines = [line.strip() for line in printable(what).splitlines() if line.strip()]
         what = what if full else clip(" ⏎ ".join(lines), 160)
     yield f"{at} {label or f'[{entry.entry_type}]'} {printable(what)}".rstrip()
+    if entry.entry_type == "sandbox_report" and isinstance(entry.body, dict):
+        yield from _sandbox_lines(entry.body, full=full)
     if entry.entry_type == "tool_call" and (entry.tool_params or {}).get("reasoning"):
         yield f"         because: {printable(str((entry.tool_params or {})['reasoning']))}"
     if full and entry.entry_type in ("reasoning", "tool_result", "message", "error", "evidence", "report"):
         for line in printable(clip(_whole(entry), _SHOWN)).splitlines():
             yield f"         | {line}"
+
+
+def _sandbox_lines(report: dict[str, Any], *, full: bool) -> Iterator[str]:
+    """What holds: all controls, or only the names of those that do not hold as a whole."""
+    controls: dict[str, dict[str, str]] = report.get("controls", {})
+    if full:
+        width = max(map(len, controls), default=0)
+        for name, control in controls.items():
+            yield f"         {name:<{width}}  {control['state'].replace('_', ' ')}: {printable(control['how'])}"
+    else:
+        weak = [f"{name} ({c['state'].replace('_', ' ')})" for name, c in controls.items() if c["state"] != "verified"]
+        if weak:
+            yield f"         not verified: {', '.join(weak)}"
 
 
 def transcript(session: SessionInfo, entries: list[Entry]) -> str:

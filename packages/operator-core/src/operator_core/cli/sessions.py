@@ -75,7 +75,7 @@ def list_sessions(context: typer.Context, limit: int, ticket: int | None, as_jso
         (
             s.session_id,
             s.status,
-            f"#{s.ticket_id} {s.invariant_name or ''}",
+            "explorer" if s.ticket_id is None else f"#{s.ticket_id} {s.invariant_name or ''}",
             seconds(s.started_at),
             s.entries,
             s.outcome_summary,

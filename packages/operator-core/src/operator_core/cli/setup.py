@@ -48,7 +48,7 @@ _EXAMPLE = """\
 # protect = { files = ["limits.toml"], commands = ["cat prices"] }  # what a repair must not touch
 # durability = { commands = ["touch run/restart && sleep 5"] }    # and it lasts
 #
-# A secret that an agent with network = "allowlist" may use and never sees.
+# # A secret that an agent with network = "allowlist" may use and never sees.
 #
 # [[credential]]
 # name = "deploy-api"

@@ -58,8 +58,13 @@ def submit(
         Literal["shraga", "operator"], typer.Option("--profile", help="operator: checks only, no verifier agent.")
     ] = "shraga",
     network: Annotated[
-        Literal["none", "host"], typer.Option("--network", help="Network of its commands and checks.")
-    ] = "none",
+        Literal["none", "allowlist", "host"] | None,
+        typer.Option("--network", help="Of its commands and checks; default: none, or allowlist with --allow-host."),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", metavar="HOST[:PORT]", help="What they reach through the proxy" + _MANY),
+    ] = None,
     name: Annotated[
         str | None, typer.Option("--name", help="Short, for people; default: the prompt's first line.")
     ] = None,
@@ -105,7 +110,8 @@ def submit(
                 max_iterations=max_iterations,
                 profile=profile,
                 name=name,
-                network=network,
+                network=network or ("allowlist" if allow_host else "none"),
+                allow_hosts=allow_host or (),
                 priority=priority,
                 pinned_to=on,
                 warn=lambda sentence: Output(sys.stderr).line(f"Warning: {sentence}"),

@@ -153,12 +153,15 @@ class AuditLogDB(StoreClient):
 
     # ---- the seed's methods
 
-    async def create_session(self, ticket_id: int | None, *, claim: Claim | None = None) -> str:
+    async def create_session(
+        self, ticket_id: int | None, *, claim: Claim | None = None, wanted: str | None = None
+    ) -> str:
         """Start a session with status ``running``.
 
         Args:
             claim: The claim it belongs to; the ticket then points at the session. A claim has one session: called
                 again, because the answer of the first call was lost, this gives the same one.
+            wanted: For an explorer (:mod:`operator_core.db.explorers`).
 
         Returns:
             The session's id, ``{timestamp}-{uuid8}``.
@@ -169,6 +172,7 @@ class AuditLogDB(StoreClient):
         session_id = clock.new_session_id()
         now = clock.iso()
         row = {"session_id": session_id, "ticket_id": ticket_id, "status": "running", "started_at": now}
+        row["wanted"] = wanted
         async with self.database.begin() as c:
             if claim is not None:
                 ours = {"ticket": ticket_id, "own_fence": claim.fence}

@@ -45,7 +45,7 @@ __all__ = [
     "workers",
 ]
 
-SCHEMA_REVISION = "0002"
+SCHEMA_REVISION = "0003"
 """Newest migration; a database at another revision is upgraded or refused."""
 
 
@@ -175,6 +175,7 @@ agent_sessions = Table(
     _created("created_at"),
     Column("head_seq", Integer, nullable=False, server_default=text("-1")),
     Column("head_hash", Text, nullable=False, server_default=text("'" + "0" * 64 + "'")),
+    Column("wanted", Text),
     sqlite_autoincrement=True,
 )
 Index("idx_agent_sessions_ticket", agent_sessions.c.ticket_id)

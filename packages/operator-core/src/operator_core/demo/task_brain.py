@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 
 from operator_core.demo.case import TRIES, Case, Step, brief, run_step
 from operator_core.scripted.brain import Answer, Brain, Call, Reply, Router
-from operator_core.scripted.turn import Turn
+from operator_core.scripted.turn import Turn, unfence
 
 __all__ = ["Attempt", "Plan", "demo_tasks", "fix_failing_test", "task_brain"]
 
-_FENCED = re.compile(r"<<<(\w+)\n(.*)\n\1>>>", re.DOTALL)
 _LINK = re.compile(r"^- (\[.*\]\(.*\))$", re.MULTILINE)
 _FEEDBACK = "VERIFIER FEEDBACK FROM PREVIOUS ITERATION:"
 _UNKNOWN = "I am a script and have no plan for this task; let a model work on it, or write me a plan"
@@ -101,9 +100,9 @@ class _AsideBrain:
 
 
 def _fenced(turn: Turn) -> str | None:
-    """The text between the marks that :func:`operator_core.agent_lab.task_prompts.fenced` puts around data."""
-    found = _FENCED.search(turn.last_text)
-    return found[2].strip() if found else None
+    """The text between the marks that :class:`operator_core.agent_lab.fence.Fence` puts around data."""
+    found = unfence(turn.last_text)
+    return found.text.strip() if found.origin else None
 
 
 def _find(plans: Sequence[Plan], text: str) -> Plan | None:

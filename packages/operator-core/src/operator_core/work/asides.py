@@ -10,7 +10,8 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from operator_core.agent_lab.budget import Budget
-from operator_core.agent_lab.task_prompts import PARSE_PROMPT, SUMMARIZER_PROMPT, fenced
+from operator_core.agent_lab.fence import Fence, Origin
+from operator_core.agent_lab.task_prompts import PARSE_PROMPT, SUMMARIZER_PROMPT
 from operator_core.config import LimitSettings
 from operator_core.errors import LimitReached, UnknownPrice
 from operator_core.model.usage import Usage
@@ -96,9 +97,10 @@ def read_request(answer: Answer, prompt: str) -> tuple[Brief, str]:
 
 async def parse_request(session: Session, limits: LimitSettings, prompt: str) -> Answer:
     """Ask what a request means. The request is untrusted text, and the model that reads it can do nothing."""
-    return await ask_once(session, limits, PARSE_PROMPT, fenced(prompt), max_tokens=4096)
+    return await ask_once(session, limits, PARSE_PROMPT, Fence.new().wrap(Origin.MATERIAL, prompt), max_tokens=4096)
 
 
 async def sum_up(session: Session, limits: LimitSettings, material: str) -> Answer:
     """Ask for the text of ``SUMMARY.md`` (row B-025)."""
-    return await ask_once(session, limits, SUMMARIZER_PROMPT, fenced(material), max_tokens=1024)
+    text = Fence.new().wrap(Origin.MATERIAL, material)
+    return await ask_once(session, limits, SUMMARIZER_PROMPT, text, max_tokens=1024)

@@ -10,12 +10,14 @@ from pathlib import Path
 from operator_core.agent_lab.budget import Budget
 from operator_core.agent_lab.claude_code.program import find_program
 from operator_core.agent_lab.claude_code.run import CliPhase, CliResult, run_claude_code
+from operator_core.agent_lab.fence import Fence, Origin
 from operator_core.agent_lab.gateway import ToolRefused, outcome_draft
 from operator_core.errors import ConfigError, ModelRefused, StoreError
 from operator_core.failpoints import reach
 from operator_core.model.entry import Draft, Entry, EntryKind
 from operator_core.model.outcome import Outcome, OutcomeKind
 from operator_core.sandbox import Limits, Sandbox
+from operator_core.work.boxes import network_words
 from operator_core.work.conversation import AgentPhase
 from operator_core.work.session import Session, newest, outcome_of, spent
 
@@ -44,16 +46,17 @@ async def run_cli_agent(session: Session, phase: AgentPhase, *, untrusted: bool)
     journal.phase = phase.name
     entries = _of(phase, await session.refresh())
     done = newest(entries, EntryKind.OUTCOME)
-    replies = _replies(entries)
-    if done is not None and not (replies and outcome_of(done).kind is OutcomeKind.BLOCKED):
+    said = _replies(entries)
+    if done is not None and not (said and outcome_of(done).kind is OutcomeKind.BLOCKED):
         return outcome_of(done)
-    model, system = await _begin(session, phase)
+    model, system, fence = await _begin(session, phase)
     asked = False
-    prompt = "\n\n".join(replies or [phase.opening, *_early(entries)])
+    notes = [fence.wrap(Origin.PERSON, text) for text in said or _early(entries)]
+    prompt = "\n\n".join(notes if said else [phase.opening(fence), *notes])
     try:
         while True:
             entries = _of(phase, await session.refresh())
-            run = _cli_phase(session, phase, program, entries, model, system, prompt, untrusted)
+            run = _cli_phase(session, phase, program, entries, model, system, prompt, fence, untrusted)
             try:
                 result = await run_claude_code(run)
             except ModelRefused as error:
@@ -71,25 +74,29 @@ async def run_cli_agent(session: Session, phase: AgentPhase, *, untrusted: bool)
             await session.refresh()
 
 
-async def _begin(session: Session, phase: AgentPhase) -> tuple[str, str]:
-    """Model and system prompt, as the first worker fixed them."""
+async def _begin(session: Session, phase: AgentPhase) -> tuple[str, str, Fence]:
+    """Model, system prompt and fence, as the first worker fixed them."""
     journal = await session.open_journal()
     found = session.find(phase.beginning.kind, phase.beginning.phase)
     if found is None:
         model = phase.model or session.tools.settings.model.model
-        system = phase.system("")
+        fence = Fence.new()
+        known = network_words(session.tools.settings, phase.policy, phase.name)
+        system = "\n\n".join((phase.system("\n".join(known), fence).strip(), fence.notice))
         body = {
             "profile": phase.profile.name,
             "engine": "claude-code",
             "model": model,
             "system": system,
+            "agent": phase.name,
+            "mark": fence.mark,
             **phase.beginning.body,
         }
         text = f"engine claude-code, model {model}"
         await journal.append(Draft(phase.beginning.kind, text, body=body, phase=phase.beginning.phase))
         reach("session.begun")
-        return model, system
-    return str(found.body["model"]), str(found.body["system"])
+        return model, system, fence
+    return str(found.body["model"]), str(found.body["system"]), Fence(str(found.body.get("mark", "")))
 
 
 def _cli_phase(
@@ -100,6 +107,7 @@ def _cli_phase(
     model: str,
     system: str,
     prompt: str,
+    fence: Fence,
     untrusted: bool,
 ) -> CliPhase:
     tools = session.tools
@@ -116,7 +124,8 @@ def _cli_phase(
                 writable=(*policy.writable, *writable),
                 env={**policy.env, **env},
                 limits=limits or policy.limits,
-            )
+            ),
+            phase.name,
         )
 
     async def mail() -> list[str]:
@@ -125,7 +134,7 @@ def _cli_phase(
         session.mail = False
         journal = await session.open_journal()
         messages, _ = await journal.drain()
-        return [message.text for message in messages]
+        return [fence.wrap(Origin.PERSON, message.text) for message in messages]
 
     assert session.journal is not None
     key = tools.engine.client.api_key
@@ -177,7 +186,7 @@ def _early(entries: list[Entry]) -> list[str]:
         if entry.entry_type == EntryKind.PHASE_START:
             break
         if entry.entry_type == EntryKind.NOTE and entry.raw_content:
-            texts.append(f"A person adds:\n{entry.raw_content}")
+            texts.append(entry.raw_content)
     return texts
 
 

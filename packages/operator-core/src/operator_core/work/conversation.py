@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-from operator_core.agent_lab.agent_run import AgentRun
+from operator_core.agent_lab.agent_run import AgentRun, Pace
 from operator_core.agent_lab.budget import Budget
+from operator_core.agent_lab.context import ContextManager, Standing
+from operator_core.agent_lab.fence import Fence, Origin
 from operator_core.agent_lab.gateway import ToolGateway, outcome_draft
 from operator_core.agent_lab.history import fold
 from operator_core.agent_lab.loop import converse
@@ -19,7 +21,8 @@ from operator_core.failpoints import reach
 from operator_core.model.entry import Draft, Entry, EntryKind
 from operator_core.model.outcome import Outcome, OutcomeKind
 from operator_core.sandbox import Policy
-from operator_core.work.session import Session, spent
+from operator_core.work.boxes import network_words
+from operator_core.work.session import SessionBase, spent
 
 __all__ = ["AgentPhase", "Beginning", "hold_conversation"]
 
@@ -30,7 +33,7 @@ class Beginning(NamedTuple):
     Attributes:
         kind: Its kind.
         phase: Its phase.
-        body: What it says beside ``model`` and ``system``.
+        body: What it says beside ``model``, ``system`` and the mark of the fence.
     """
 
     kind: EntryKind
@@ -44,39 +47,44 @@ class AgentPhase(NamedTuple):
     Attributes:
         name: The phase, ``worker_1``.
         profile: Its tools and how its conversation ends.
-        opening: The first message.
-        system: Makes the system prompt of what is known about the sandbox.
+        opening: Makes the first message; what others wrote is fenced in it.
+        system: Makes the system prompt of what is known about the sandbox; what a fence means is added.
         policy: What its commands may see and change; the call files are added.
         model: None: the configured one.
         limits: Of this session.
         beginning: See :class:`Beginning`.
         hears: Whether people may speak to this agent while it works. A verifier is not to be talked to.
+        standing: Makes the system prompt when the context begins anew, of the new one's number and what is known about
+            the sandbox; None: it stays.
+        pace: See :class:`Pace`.
     """
 
     name: str
     profile: Profile
-    opening: str
-    system: Callable[[str], str]
+    opening: Callable[[Fence], str]
+    system: Callable[[str, Fence], str]
     policy: Policy
     model: str | None
     limits: LimitSettings
     beginning: Beginning
     hears: bool = False
+    standing: Callable[[int, str], Awaitable[str]] | None = None
+    pace: Pace | None = None
 
 
-async def hold_conversation(session: Session, phase: AgentPhase) -> Outcome:
+async def hold_conversation(session: SessionBase, phase: AgentPhase) -> Outcome:
     """Let the agent work until it says how it ends; afterwards nothing of it runs any more.
 
     The outcome is in the journal, and ``session.entries`` are up to date.
     """
     tools = session.tools
     journal = await session.open_journal()
-    conversation = fold(await session.refresh(), phase.name)
+    entries = await session.refresh()
+    begun = session.find(phase.beginning.kind, phase.beginning.phase)
+    conversation = fold(entries, phase.name, None if begun else Fence.new())
     if conversation.outcome is not None:
         return conversation.outcome
-    calls = tools.state.session(session.session_id) / "calls"
-    calls.mkdir(exist_ok=True)
-    sandbox = session.box(phase.policy)
+    sandbox = session.box(phase.policy, phase.name)
     summarizer: Summarizer | None = None
     try:
         report = await sandbox.start()
@@ -88,12 +96,13 @@ async def hold_conversation(session: Session, phase: AgentPhase) -> Outcome:
             body=report.to_dict(),
             phase=phase.beginning.phase,
         )
-        model, system = await _begin(session, phase, note, "\n".join(report.summary()))
+        known = (*report.summary(), *network_words(tools.settings, phase.policy, phase.name))
+        model, system = await _begin(session, phase, note, "\n".join(known), conversation.fence)
         journal.phase = phase.name
         gateway = session.gateway = ToolGateway(
             journal,
             sandbox,
-            calls=calls,
+            calls=session.calls,
             place=tools.state.place,
             conversation=conversation,
             say=tools.say,
@@ -101,13 +110,13 @@ async def hold_conversation(session: Session, phase: AgentPhase) -> Outcome:
         )
         gateway.hears = gateway.mail = phase.hears
         budget = Budget(phase.limits, model, spent(session.entries), conversation.turns)
-        summarizer = _summarizer(session, budget)
+        summarizer = _summarizer(session, budget, conversation.fence)
         if summarizer:
             gateway.on_entry = summarizer.add
         run = AgentRun(
             tools.engine.client,
             model,
-            system,
+            conversation.system or system,
             journal,
             conversation,
             gateway,
@@ -116,9 +125,13 @@ async def hold_conversation(session: Session, phase: AgentPhase) -> Outcome:
             summarizer=summarizer,
             say=tools.say,
             stopping=session.stopping,
+            context=ContextManager(
+                tools.settings.context, model.max_tokens, _standing(phase, "\n".join(known), conversation.fence)
+            ),
+            pace=phase.pace,
         )
         try:
-            outcome = await converse(run, phase.opening)
+            outcome = await converse(run, phase.opening(conversation.fence))
         except ModelRefused as error:
             outcome = Outcome(OutcomeKind.ERROR, str(error))
         if conversation.outcome is None:
@@ -137,7 +150,9 @@ async def hold_conversation(session: Session, phase: AgentPhase) -> Outcome:
             await session.refresh()
 
 
-async def _begin(session: Session, phase: AgentPhase, report: Draft, summary: str) -> tuple[ModelSettings, str]:
+async def _begin(
+    session: SessionBase, phase: AgentPhase, report: Draft, summary: str, fence: Fence
+) -> tuple[ModelSettings, str]:
     """The model and the system prompt: those of the journal if the conversation has begun, else today's."""
     settings = session.tools.settings.model
     journal = await session.open_journal()
@@ -146,12 +161,14 @@ async def _begin(session: Session, phase: AgentPhase, report: Draft, summary: st
         await journal.append(report)
         return settings.model_copy(update={"model": found.body["model"]}), str(found.body["system"])
     model = phase.model or settings.model
-    system = phase.system(summary)
+    system = f"{phase.system(summary, fence).strip()}\n\n{fence.notice}"
     body = {
         "profile": phase.profile.name,
         "engine": session.tools.engine.name,
         "model": model,
         "system": system,
+        "agent": phase.name,
+        "mark": fence.mark,
         "tools": list(phase.profile.tools),
         **phase.beginning.body,
     }
@@ -161,7 +178,18 @@ async def _begin(session: Session, phase: AgentPhase, report: Draft, summary: st
     return settings.model_copy(update={"model": model}), system
 
 
-def _summarizer(session: Session, budget: Budget) -> Summarizer | None:
+def _standing(phase: AgentPhase, sandbox: str, fence: Fence) -> Standing | None:
+    again = phase.standing
+    if again is None:
+        return None
+
+    async def standing(number: int) -> str:
+        return f"{(await again(number, sandbox)).strip()}\n\n{fence.notice}"
+
+    return standing
+
+
+def _summarizer(session: SessionBase, budget: Budget, fence: Fence) -> Summarizer | None:
     settings = session.tools.settings.model
     if settings.summaries == "deterministic":
         return None
@@ -170,6 +198,7 @@ def _summarizer(session: Session, budget: Budget) -> Summarizer | None:
         def charge(message: Any) -> None:
             summarizer.used = summarizer.used.plus(budget.charge(settings.summary_model, message.usage))
 
+        text = fence.wrap(Origin.MATERIAL, text)
         return await summarize_with_haiku(session.tools.engine.client, text, settings.summary_model, charge=charge)
 
     summarizer = Summarizer(

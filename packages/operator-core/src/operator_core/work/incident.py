@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from operator_core.agent_lab.agent_run import ticket_text
+from operator_core.agent_lab.fence import Fence, Origin
 from operator_core.agent_lab.history import fold
 from operator_core.agent_lab.profiles import OPERATOR
 from operator_core.agent_lab.prompts import system_prompt
@@ -23,7 +24,7 @@ from operator_core.model.outcome import Outcome, OutcomeKind
 from operator_core.model.ticket import Reason, TicketStatus
 from operator_core.model.verdict import ClauseState, Verdict, VerdictKind
 from operator_core.probes import Observation, look_at
-from operator_core.sandbox import Limits, Policy
+from operator_core.sandbox import Policy
 from operator_core.sandbox.removal import remove_tree
 from operator_core.text import clip
 from operator_core.verify.copies import copy_tree
@@ -32,6 +33,7 @@ from operator_core.verify.protect import Fingerprint, Snapshot
 from operator_core.verify.report import ClosureReport
 from operator_core.verify.review import Executed, judge_review
 from operator_core.verify.verifier import executed_commands, make_verifier, review_of
+from operator_core.work.boxes import session_policy
 from operator_core.work.conversation import AgentPhase, Beginning, hold_conversation
 from operator_core.work.session import (
     PREPARE,
@@ -115,17 +117,17 @@ class IncidentSession(Session):
         return None
 
     async def _work(self) -> Outcome:
-        def system(sandbox: str) -> str:
-            return system_prompt(self.ticket.variant_system_prompt, self.ticket.subject_context, sandbox)
+        def system(sandbox: str, fence: Fence) -> str:
+            return system_prompt(self.ticket.variant_system_prompt, self.ticket.subject_context, sandbox, fence)
 
         return await hold_conversation(
             self,
             AgentPhase(
                 WORKER,
                 OPERATOR,
-                ticket_text(self.ticket),
+                lambda fence: fence.wrap(Origin.TICKET, ticket_text(self.ticket)),
                 system,
-                self.policy(self._calls),  # readable, because the markers in long output point there
+                self.policy(self.calls),  # readable, because the markers in long output point there
                 self.ticket.variant_model,
                 self.tools.settings.limits,
                 Beginning(EntryKind.SESSION_START, PREPARE, {"check_hash": self.ticket.check_hash}),
@@ -180,7 +182,7 @@ class IncidentSession(Session):
         """Let a verifier agent read what was changed, and try to refute the repair."""
         assert self.spec is not None
         tasks = self.tools.settings.tasks
-        policy = self.policy(self._calls)
+        policy = self.policy(self.calls)
         room = self.tools.state.session(self.session_id) / "copies" / "agent"
         try:
             if not room.is_dir():
@@ -190,15 +192,15 @@ class IncidentSession(Session):
                 limits = {"max_bytes": tasks.max_workspace_bytes, "max_files": tasks.max_workspace_files}
                 await copy_tree(policy.workspace, draft, **limits)
                 draft.rename(room)
-            opening = review_opening(ticket_text(self.ticket), outcome.summary, self._changes())
+            ticket, changes = ticket_text(self.ticket), self._changes()
             profile = make_verifier(self._executed)
             said = await hold_conversation(
                 self,
                 AgentPhase(
                     VERIFIER,
                     profile,
-                    opening,
-                    review_system,
+                    lambda fence: review_opening(fence, ticket, outcome.summary, changes),
+                    lambda sandbox, fence: review_system(sandbox),
                     replace(policy, workspace=room, shown_at=policy.workspace),
                     tasks.verifier_model or self.ticket.variant_model,
                     self.tools.settings.limits,
@@ -243,28 +245,21 @@ class IncidentSession(Session):
     # ---- what the phases need
 
     def policy(self, *readable: Path) -> Policy:
-        settings = self.tools.settings
         subject = self.spec.subject if self.spec else None
         workspace = subject.workspace if subject and subject.workspace else None
         if workspace is None:
             workspace = self.tools.state.session(self.session_id) / "workspace"
             workspace.mkdir(exist_ok=True)
-        shown = (*settings.sandbox.readable, *(subject.readable if subject else ()), *readable)
-        self.keep_apart((workspace, *shown))
-        return Policy(
-            workspace=workspace,
+        shown = (*(subject.readable if subject else ()), *readable)
+        self.keep_apart((workspace, *self.tools.settings.sandbox.readable, *shown))
+        policy = session_policy(
+            self.tools.settings,
+            workspace,
             readable=shown,
             network=subject.network if subject else "none",
-            env=subject.env if subject else {},
-            env_passthrough=settings.sandbox.env_passthrough,
-            limits=Limits(timeout_s=settings.limits.command_timeout_s),
+            allow_hosts=subject.allow_hosts if subject else (),
         )
-
-    @property
-    def _calls(self) -> Path:
-        calls = self.tools.state.session(self.session_id) / "calls"
-        calls.mkdir(exist_ok=True)
-        return calls
+        return replace(policy, env=subject.env) if subject else policy
 
     @property
     def watch_s(self) -> float:

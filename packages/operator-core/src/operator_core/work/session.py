@@ -32,9 +32,10 @@ from operator_core.model.ticket import Reason, Ticket, TicketStatus
 from operator_core.model.usage import Usage
 from operator_core.model.verdict import Verdict, VerdictKind
 from operator_core.probes import Observation
-from operator_core.sandbox import ExecResult, Policy, Sandbox, open_sandbox
+from operator_core.sandbox import ExecResult, Policy, Sandbox
 from operator_core.text import clip, printable
 from operator_core.verify.report import ClosureReport
+from operator_core.work.boxes import CHECKS, make_box
 from operator_core.work.state import StateFolder
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "LookWithChecker",
     "Run",
     "Session",
+    "SessionBase",
     "SessionTools",
     "TaskResult",
     "frozen_in",
@@ -116,7 +118,96 @@ class Conclusion(NamedTuple):
     result: TaskResult | None = None
 
 
-class Session(abc.ABC):
+class SessionBase(abc.ABC):
+    """A journal, its phases, and their sandboxes; with or without a ticket.
+
+    Attributes:
+        tools: What the worker provides.
+        gateway: The tools of the phase that runs now, if it has any.
+        stopping: Set when the worker leaves: the session rests at the next good moment.
+        session_id: Empty before :meth:`open_journal`.
+        entries: What was read of the journal.
+        journal: Open after :meth:`open_journal`.
+    """
+
+    def __init__(self, tools: SessionTools) -> None:
+        self.tools = tools
+        self.gateway: ToolGateway | None = None
+        self.stopping = asyncio.Event()
+        self.session_id = ""
+        self.entries: list[Entry] = []
+        self.journal: Journal | None = None
+        self._boxes = 0
+
+    @property
+    @abc.abstractmethod
+    def generation(self) -> int:
+        """Which process in turn works on the session; a later one has a larger number."""
+
+    @abc.abstractmethod
+    def policy(self, *readable: Path) -> Policy:
+        """What the commands of this session may see and change."""
+
+    @abc.abstractmethod
+    async def open_journal(self) -> Journal:
+        """The session's journal; opened, and the session created, by the first call."""
+
+    async def refresh(self) -> list[Entry]:
+        """Read what was written since the last look."""
+        after = self.entries[-1].seq if self.entries else -1
+        self.entries += await self.tools.audit.entries(self.session_id, after=after)
+        return self.entries
+
+    def find(self, kind: EntryKind, phase: str | None = None) -> Entry | None:
+        """The newest entry of a kind, among those that were read."""
+        return newest(self.entries, kind, phase)
+
+    @property
+    def calls(self) -> Path:
+        """Folder of the call files; its commands may read it, because the markers in long output point there."""
+        calls = self.tools.state.session(self.session_id) / "calls"
+        calls.mkdir(exist_ok=True)
+        return calls
+
+    # ---- sandboxes
+
+    def keep_apart(self, folders: Iterable[Path]) -> None:
+        """Make sure that neither the store nor another session's files are in them."""
+        self.tools.state.keep_from(folders)
+
+    def box(self, policy: Policy, phase: str = CHECKS) -> Sandbox:
+        """A new sandbox, not started, for an agent's phase or for the platform's own commands."""
+        self._boxes += 1
+        return make_box(
+            self.tools.settings,
+            policy,
+            session_dir=self.tools.state.session(self.session_id) / f"box-{self.generation}-{self._boxes}",
+            redactor=self.tools.audit.database.redactor,
+            phase=phase,
+            journal=self.open_journal,
+        )
+
+    @asynccontextmanager
+    async def platform_box(self, policy: Policy | None = None) -> AsyncIterator[Run]:
+        """A fresh sandbox for the platform's own commands; nothing of the agent lives in it."""
+        box = self.box(policy or self.policy())
+        started = False
+
+        async def run(command: str, timeout: float) -> ExecResult:
+            nonlocal started
+            if not started:
+                await box.start()
+                started = True
+            # Always in the workspace: a `cd` in one check must not decide where the next one looks.
+            return await box.exec(command, timeout=timeout, cwd=".")
+
+        try:
+            yield run
+        finally:
+            await box.close()
+
+
+class Session(SessionBase):
     """Runs, or goes on with, the session of one claim.
 
     Args:
@@ -124,10 +215,7 @@ class Session(abc.ABC):
         claim: The claim; its ticket's ``session_id`` is the session to resume, if there is one.
 
     Attributes:
-        gateway: The tools of the phase that runs now, if it has any.
-        stopping: Set when the worker leaves: the session rests at the next good moment.
         canceling: Set when a person canceled, and the session may choose the moment.
-        journal: Open after :meth:`open_journal`.
         mail: Whether a message may wait.
         ended: Whether its end is in the store; what it does then is to tidy up.
     """
@@ -138,18 +226,16 @@ class Session(abc.ABC):
     """Whether a cancellation breaks into a phase, or waits for the next checkpoint."""
 
     def __init__(self, tools: SessionTools, claim: Claim) -> None:
-        self.tools = tools
+        super().__init__(tools)
         self.claim = claim
         self.ticket: Ticket = claim.ticket
-        self.gateway: ToolGateway | None = None
-        self.stopping = asyncio.Event()
         self.canceling = asyncio.Event()
-        self.session_id = ""
-        self.entries: list[Entry] = []
-        self.journal: Journal | None = None
         self.mail = True
         self.ended = False
-        self._boxes = 0
+
+    @property
+    def generation(self) -> int:
+        return self.claim.fence
 
     @abc.abstractmethod
     async def run(self) -> Conclusion:
@@ -169,10 +255,6 @@ class Session(abc.ABC):
         self.mail = True
         if self.gateway is not None:
             self.gateway.mail = True
-
-    @abc.abstractmethod
-    def policy(self, *readable: Path) -> Policy:
-        """What the commands of this session may see and change."""
 
     async def abandon(self, why: str) -> TicketStatus:
         """A person canceled: close the session as that."""
@@ -194,7 +276,6 @@ class Session(abc.ABC):
     # ---- the journal
 
     async def open_journal(self) -> Journal:
-        """The session's journal; opened, and the session created, by the first call."""
         if self.journal is not None:
             return self.journal
         audit = self.tools.audit
@@ -211,16 +292,6 @@ class Session(abc.ABC):
             await journal.append(Draft(EntryKind.RESUMED, text, phase=PREPARE))
             self.tools.say(f"[Resumed] session {self.session_id} goes on where its journal ends")
         return journal
-
-    async def refresh(self) -> list[Entry]:
-        """Read what was written since the last look."""
-        after = self.entries[-1].seq if self.entries else -1
-        self.entries += await self.tools.audit.entries(self.session_id, after=after)
-        return self.entries
-
-    def find(self, kind: EntryKind, phase: str | None = None) -> Entry | None:
-        """The newest entry of a kind, among those that were read."""
-        return newest(self.entries, kind, phase)
 
     async def finish(self, status: TicketStatus, reason: Reason, diagnosis: str, session_status: str) -> TicketStatus:
         """End the session and the work on the ticket; returns the state that it has now: a cancellation wins."""
@@ -240,48 +311,13 @@ class Session(abc.ABC):
         await asyncio.to_thread(self.tools.state.drop, self.session_id)  # a whole repository may be in it
         return status_now
 
-    async def overruled(self) -> None:  # noqa: B027  (an incident has nothing to do then)
+    async def overruled(self) -> None:
         """A cancellation won over the end that was written; whoever dies here leaves the state folder as a sign."""
 
     @property
     def watch_s(self) -> float:
         """Seconds for which the same violation reopens the ticket."""
         return 0.0
-
-    # ---- sandboxes
-
-    def keep_apart(self, folders: Iterable[Path]) -> None:
-        """Make sure that neither the store nor another session's files are in them."""
-        self.tools.state.keep_from(folders)
-
-    def box(self, policy: Policy) -> Sandbox:
-        """A new sandbox, not started."""
-        self._boxes += 1
-        return open_sandbox(
-            self.tools.settings.sandbox.backend,
-            policy,
-            session_dir=self.tools.state.session(self.session_id) / f"box-{self.claim.fence}-{self._boxes}",
-            redact=self.tools.audit.database.redactor.filter,
-        )
-
-    @asynccontextmanager
-    async def platform_box(self, policy: Policy | None = None) -> AsyncIterator[Run]:
-        """A fresh sandbox for the platform's own commands; nothing of the agent lives in it."""
-        box = self.box(policy or self.policy())
-        started = False
-
-        async def run(command: str, timeout: float) -> ExecResult:
-            nonlocal started
-            if not started:
-                await box.start()
-                started = True
-            # Always in the workspace: a `cd` in one check must not decide where the next one looks.
-            return await box.exec(command, timeout=timeout, cwd=".")
-
-        try:
-            yield run
-        finally:
-            await box.close()
 
 
 def newest(entries: list[Entry], kind: EntryKind, phase: str | None = None) -> Entry | None:

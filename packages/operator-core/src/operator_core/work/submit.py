@@ -45,6 +45,8 @@ from operator_core.model.task import (
     TaskSpec,
 )
 from operator_core.model.ticket import Ticket
+from operator_core.sandbox.egress.rules import Rules
+from operator_core.sandbox.policy import Network
 from operator_core.text import clip, first_line, printable
 from operator_core.work.repository.origin import Warn, find_source, is_remote, is_text
 from operator_core.work.repository.packing import read_plain_file
@@ -73,6 +75,7 @@ async def submit_task(
     profile: str = "shraga",
     name: str | None = None,
     network: str = "none",
+    allow_hosts: Sequence[str] = (),
     priority: int = 0,
     pinned_to: str | None = None,
     warn: Warn = lambda sentence: None,
@@ -93,7 +96,8 @@ async def submit_task(
         budget_usd: Default: ``[limits] cost_usd``.
         max_iterations: 1 to 10; default: ``[tasks] max_iterations``.
         name: Short, for people; default: the first line of the prompt.
-        network: ``none`` or ``host``, for all commands.
+        network: ``none``, ``allowlist`` or ``host``, for all commands.
+        allow_hosts: For ``allowlist``: ``host``, ``host:port``, ``*.example.org``; those of ``[sandbox]`` are added.
         pinned_to: Name of the only worker that may take it.
         warn: Called with each sentence about what is not as it may seem.
 
@@ -110,7 +114,8 @@ async def submit_task(
         "budget_usd": _budget(budget_usd),
         "max_iterations": _iterations(settings.tasks.max_iterations if max_iterations is None else max_iterations),
         "profile": _one_of(profile, get_args(TaskProfile), "profile"),
-        "network": _one_of(network, ("none", "host"), "network"),
+        "network": _one_of(network, get_args(Network), "network"),
+        "allow_hosts": _hosts(allow_hosts, network, settings),
     }
     pinned_to = None if pinned_to is None else _word(pinned_to, "name of a worker")
     if not -(2**31) <= priority < 2**31:
@@ -189,6 +194,16 @@ def _word(value: str, what: str) -> str:
     if not value.strip() or len(value) > 255 or not value.isprintable():
         raise ConfigError(f"{clip(printable(value), 80)!r} cannot be the {what}; give a short printable text.")
     return value.strip()
+
+
+def _hosts(hosts: Sequence[str], network: str, settings: Settings) -> tuple[str, ...]:
+    """The rules in their usual spelling."""
+    if hosts and network != "allowlist":
+        raise ConfigError(f"Hosts can be allowed with the network `allowlist` only, not with `{network}`.")
+    others = settings.sandbox.allow_hosts or any(credential.hosts for credential in settings.credential)
+    if network == "allowlist" and not hosts and not others:
+        raise ConfigError("The network `allowlist` needs a host; name it with `--allow-host`.")
+    return tuple(rule.text for rule in Rules.parse(hosts).rules)
 
 
 def _budget(value: float | None) -> float | None:

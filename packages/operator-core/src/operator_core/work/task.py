@@ -25,13 +25,14 @@ from operator_core.model.outcome import Outcome, OutcomeKind
 from operator_core.model.task import TaskSpec
 from operator_core.model.ticket import Reason, TicketStatus
 from operator_core.model.verdict import VerdictKind
-from operator_core.sandbox import Limits, Policy
+from operator_core.sandbox import Policy
 from operator_core.text import clip, printable
 from operator_core.verify.checks import CheckSeen
 from operator_core.verify.copies import tree_digest
 from operator_core.verify.markup import inline
 from operator_core.verify.report import ClosureReport
 from operator_core.work import asides
+from operator_core.work.boxes import session_policy
 from operator_core.work.cli_agent import run_cli_agent
 from operator_core.work.closing import CANCELED, locate, task_report, task_result, write_files
 from operator_core.work.conversation import AgentPhase, Beginning, hold_conversation
@@ -201,7 +202,7 @@ class TaskSession(Session):
             "criteria": str(folder.path / "VERIFICATION.md"),
             "workspace": str(folder.workspace),
         }
-        opening = worker_opening(self._read("TASK.md"), self._read("VERIFICATION.md"), feedback)
+        task, criteria = self._read("TASK.md"), self._read("VERIFICATION.md")
         journal.phase = name
         if self.find(EntryKind.PHASE_START, name) is None:
             await journal.drain()  # what was said meanwhile comes before the task, or behind it
@@ -210,8 +211,8 @@ class TaskSession(Session):
                 AgentPhase(
                     name,
                     WORKER,
-                    opening,
-                    lambda sandbox: worker_system(**paths, sandbox=sandbox),
+                    lambda fence: worker_opening(fence, task, criteria, feedback),
+                    lambda sandbox, fence: worker_system(**paths, sandbox=sandbox),
                     self.policy(*self._shown()),
                     spec.model,
                     self._limits(),
@@ -254,13 +255,13 @@ class TaskSession(Session):
             "workspace": str(folder.workspace if settings.sandbox.backend != "none" else policy.workspace),
         }
         checks = [check.command for check in spec.checks]
-        opening = verifier_opening(self._read("TASK.md"), self._read("VERIFICATION.md"), claim, checks, notes)
+        task, criteria = self._read("TASK.md"), self._read("VERIFICATION.md")
         return await self._agent(
             AgentPhase(
                 phase,
                 profile,
-                opening,
-                lambda sandbox: verifier_system(**paths, sandbox=sandbox),
+                lambda fence: verifier_opening(fence, task, criteria, claim, checks, notes),
+                lambda sandbox, fence: verifier_system(**paths, sandbox=sandbox),
                 policy,
                 settings.tasks.verifier_model or spec.model,
                 self._limits(),
@@ -363,14 +364,9 @@ class TaskSession(Session):
     def policy(self, *readable: Path) -> Policy:
         spec, folder = self._known()
         settings = self.tools.settings
-        shown = (*settings.sandbox.readable, *readable)
         self.keep_apart((folder.workspace, *settings.sandbox.readable))
-        return Policy(
-            workspace=folder.workspace,
-            readable=shown,
-            network=spec.network,
-            env_passthrough=settings.sandbox.env_passthrough,
-            limits=Limits(timeout_s=settings.limits.command_timeout_s),
+        return session_policy(
+            settings, folder.workspace, readable=readable, network=spec.network, allow_hosts=spec.allow_hosts
         )
 
     def _judging(self) -> Judging:
@@ -400,9 +396,7 @@ class TaskSession(Session):
     def _shown(self) -> tuple[Path, ...]:
         """The read-only files of the agents: the brief, and what the markers in long output point to."""
         _, folder = self._known()
-        calls = self.tools.state.session(self.session_id) / "calls"
-        calls.mkdir(exist_ok=True)
-        return (folder.path / "TASK.md", folder.path / "VERIFICATION.md", calls)
+        return (folder.path / "TASK.md", folder.path / "VERIFICATION.md", self.calls)
 
     def _limits(self) -> LimitSettings:
         spec, _ = self._known()

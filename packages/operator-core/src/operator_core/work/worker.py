@@ -31,6 +31,7 @@ from operator_core.failpoints import reach
 from operator_core.model.monitor import MONITOR_BLIND
 from operator_core.model.ticket import Reason, TicketKind, TicketStatus
 from operator_core.monitor.recheck import Recheck
+from operator_core.work.boxes import learn_credentials
 from operator_core.work.closing import export_closed
 from operator_core.work.incident import IncidentSession
 from operator_core.work.session import Conclusion, LookWithChecker, Session, SessionTools
@@ -103,6 +104,7 @@ class Worker:
         self.queue = WorkQueue(database)
         self.audit = AuditLogDB(database)
         self.clock = clock or Clock()
+        learn_credentials(database.redactor, settings)
         self._say: Say = lambda line: say(database.redactor.text(line))
         self._on_conclusion = on_conclusion
         self._audit_dir = audit_dir

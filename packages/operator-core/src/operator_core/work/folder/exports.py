@@ -279,7 +279,7 @@ def _cli_session(entries: Iterable[Entry]) -> str | None:
 def _summary_md(spec: TaskSpec, entries: Sequence[Entry], terminal_status: str, result_text: str) -> str:
     found = next((e for e in reversed(entries) if e.entry_type == EntryKind.SUMMARY), None)
     if found is not None:
-        return (found.raw_content or found.content).rstrip() + "\n"
+        return printable(found.raw_content or found.content).rstrip() + "\n"
     why = inline(first_line(result_text, 300) or "no reason given")
     return f"# Task Summary: {inline(spec.name)}\n\n- {terminal_status}: {why}\n"
 
