@@ -14,7 +14,9 @@ import pytest
 from operator_core.agent_lab.claude_code import find_program
 from operator_core.config import ClaudeCodeSettings
 from operator_core.errors import ConfigError
-from tests.support import NetworkGuard, PostgresCluster, PostgresMissing
+from operator_core.sandbox.supervised.supervisor import landlock_abi
+from tests.support import NetworkGuard, PostgresCluster, PostgresMissing, Unprivileged, UnprivilegedMissing
+from tests.support.docker import AGENT_IMAGE, docker_missing, product_missing
 
 # Read before the environment is cleaned.
 REQUIRE_SERVICES = os.environ.get("OPERATOR_REQUIRE_SERVICES") == "1"
@@ -106,6 +108,56 @@ def require_bubblewrap(bubblewrap_answer: str) -> None:
     """The test needs a working bubblewrap."""
     if bubblewrap_answer:
         _service_missing(bubblewrap_answer, "install the package bubblewrap and allow unprivileged user namespaces")
+
+
+@pytest.fixture
+def unprivileged() -> Iterator[Unprivileged]:
+    """Somebody who is not root, to run programs as."""
+    try:
+        user = Unprivileged()
+    except UnprivilegedMissing as missing:
+        _service_missing(str(missing), "run the tests as root, or as a user who can read the interpreter")
+    with user:
+        yield user
+
+
+@pytest.fixture
+def require_landlock() -> None:
+    """The test needs landlock."""
+    if not landlock_abi():
+        _service_missing("this kernel has no landlock", "use Linux 5.13 or later")
+
+
+@pytest.fixture(scope="session")
+def docker_answer() -> str:
+    """What is wrong with docker on this machine, as a clause; empty when it works and the tool base is built."""
+    return docker_missing()
+
+
+@pytest.fixture
+def require_docker(docker_answer: str) -> None:
+    """The test needs a docker daemon with the image of the tool base."""
+    if docker_answer:
+        _service_missing(docker_answer, "run `make images`")
+
+
+@pytest.fixture(scope="session")
+def product_image_answer(docker_answer: str) -> str:
+    """What is wrong with the product's image, as a clause; empty when it was built from this code."""
+    return docker_answer or product_missing()
+
+
+@pytest.fixture
+def require_product_image(product_image_answer: str) -> None:
+    """The test needs the product's image."""
+    if product_image_answer:
+        _service_missing(product_image_answer, "run `make images`")
+
+
+@pytest.fixture
+def docker_image(require_docker: None) -> str:
+    """The image for sandboxes of the backend docker."""
+    return AGENT_IMAGE
 
 
 @pytest.fixture

@@ -152,7 +152,7 @@ async def open_rig(
     *,
     store: str | None = None,
     redactor: Redactor | None = None,
-    **sections: dict[str, Any],
+    **sections: Any,
 ) -> AsyncIterator[Rig]:
     """Everything, for one test.
 
@@ -167,12 +167,12 @@ async def open_rig(
         ScriptedServer(brain) as server,
         Database.open(store or folder / "operator.db", redactor=redactor) as database,
     ):
-        defaults: dict[str, dict[str, Any]] = {
+        defaults: dict[str, Any] = {
             "model": {"engine": "scripted", "base_url": server.base_url, "model": "claude-opus-5-5"},
             "sandbox": {"backend": "none"},
             "worker": {"lease_s": 10.0, "poll_s": 0.05, "state_dir": folder / "state", "concurrency": 1},
         }
         defaults["model"]["summaries"] = "deterministic"
         for name, values in sections.items():
-            defaults[name] = {**defaults.get(name, {}), **values}
+            defaults[name] = {**defaults.get(name, {}), **values} if isinstance(values, dict) else values
         yield Rig(workspace, Settings.model_validate(defaults), database, server)

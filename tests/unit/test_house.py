@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 # Upwards; a room may import from its own floor (without circles) and from those below.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "clock", "text", "failpoints"),
+    ("errors", "clock", "text", "failpoints", "encodings"),
     ("model", "redaction"),
     ("config",),
     ("safety", "sandbox", "db", "scripted"),

@@ -143,7 +143,7 @@ class SandboxSettings(_Section):
     """``degrade`` lets ``auto`` fall back to landlock, which holds less; the report then says ``confined``."""
     run_as: int | None = Field(default=None, ge=1, lt=2**31)
     """User id of the agent's commands when the worker is root. None: one that nobody else uses."""
-    docker_image: str | None = None
+    docker_image: str | None = Field(default=None, min_length=1)
     """Image for the backend ``docker``; it needs bash and python3. Without one ``auto`` never takes docker."""
     docker_program: str = "docker"
     """``docker`` or ``podman``, or the path of one."""

@@ -2,6 +2,7 @@
 
     OperatorError
     ├── ConfigError
+    │   └── SystemPromptNotFound
     ├── StoreError
     │   ├── StoreUnavailable
     │   ├── StoreReadOnly
@@ -49,6 +50,7 @@ __all__ = [
     "StoreFull",
     "StoreReadOnly",
     "StoreUnavailable",
+    "SystemPromptNotFound",
     "TransitionRefused",
     "UnknownPrice",
     "VerificationError",
@@ -68,6 +70,18 @@ class ConfigError(OperatorError):
     """The configuration is not usable; run `operator config show` to see what was read and from where."""
 
     exit_code = 2
+
+
+class SystemPromptNotFound(ConfigError):
+    """The workspace holds no `SYSTEM_PROMPT.md`; write into it what the agent is to do.
+
+    Attributes:
+        path: Where it is expected.
+    """
+
+    def __init__(self, path: object) -> None:
+        self.path = str(path)
+        super().__init__(f"There is no system prompt at `{path}`; write into it what the agent is to do.")
 
 
 class StoreError(OperatorError):

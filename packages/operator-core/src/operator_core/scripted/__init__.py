@@ -22,7 +22,7 @@ from operator_core.scripted.brain import (
     ScriptBrain,
     SummaryBrain,
 )
-from operator_core.scripted.turn import Result, Turn
+from operator_core.scripted.turn import Result, Turn, unfence
 
 if TYPE_CHECKING:
     from operator_core.scripted.log import LoggedRequest, RequestLog
@@ -48,6 +48,7 @@ __all__ = [
     "SummaryBrain",
     "Turn",
     "make_app",
+    "unfence",
 ]
 
 _LAZY = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
 from operator_core.errors import ConfigError
-from operator_core.scripted.turn import Result, Turn
+from operator_core.scripted.turn import Result, Turn, unfence
 
 __all__ = [
     "Answer",
@@ -184,7 +184,8 @@ _ERROR_LOOKING = re.compile(
 class SummaryBrain:
     """A deterministic summariser: the first error-looking line, else the last line, clipped.
 
-    If the request has tagged parts (``<output>...</output>``) only the last of them is read, not the instructions.
+    If the request has fenced text or tagged parts (``<output>...</output>``), only the last of them is read, not the
+    instructions.
 
     Args:
         limit: Most characters of a summary (default 160).
@@ -195,8 +196,9 @@ class SummaryBrain:
 
     async def reply(self, turn: Turn) -> Answer:
         """One line about the last text of the turn."""
-        tagged = _TAGGED.findall(turn.last_text)
-        lines = [line.strip() for line in (tagged[-1][1] if tagged else turn.last_text).splitlines() if line.strip()]
+        text = unfence(turn.last_text).text
+        tagged = _TAGGED.findall(text)
+        lines = [line.strip() for line in (tagged[-1][1] if tagged else text).splitlines() if line.strip()]
         line = next((line for line in lines if _ERROR_LOOKING.search(line)), lines[-1] if lines else "(no output)")
         return Reply(text=line if len(line) <= self._limit else line[: self._limit - 1] + "…")
 

@@ -4,11 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["Result", "Turn", "content_blocks", "text_of"]
+__all__ = ["Fenced", "Result", "Turn", "content_blocks", "text_of", "unfence"]
+
+_FENCED = re.compile(r"<<<(\w+) ([^\n]*)\n(.*?)\n\1>>>", re.DOTALL)
+
+
+class Fenced(NamedTuple):
+    """A text that somebody else wrote, without its marks (:mod:`operator_core.agent_lab.fence`).
+
+    Attributes:
+        origin: Where it comes from, ``tool output (shell)``; ``""`` if the text was not fenced.
+        text: The text itself.
+    """
+
+    origin: str
+    text: str
+
+
+def unfence(text: str) -> Fenced:
+    """The first fenced text in a text; the text as it is, if there is none."""
+    found = _FENCED.search(text)
+    return Fenced(found[2], found[3]) if found else Fenced("", text)
 
 
 def content_blocks(content: object) -> list[Mapping[str, Any]]:
@@ -35,9 +56,10 @@ class Result:
         tool_use_id: The identifier that the server gave the call.
         name: The tool, ``""`` if the call is not in the history any more.
         input: The arguments of the call.
-        text: The text of the result.
+        text: The text of the result, without the marks around it.
         data: The result parsed, if its text is one JSON object; otherwise None.
         is_error: Whether the client marked it as an error.
+        origin: What the mark says about it, ``tool output (shell)``; ``""`` for the platform's own words.
     """
 
     tool_use_id: str
@@ -46,6 +68,7 @@ class Result:
     text: str
     data: dict[str, Any] | None
     is_error: bool
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +162,7 @@ def _results(messages: Sequence[Mapping[str, Any]], start: int) -> Iterator[Resu
 
 
 def _result(block: Mapping[str, Any], call_id: str, call: Mapping[str, Any]) -> Result:
-    text = text_of(block.get("content"))
+    origin, text = unfence(text_of(block.get("content")))
     data: object = None
     if text.lstrip().startswith("{"):
         try:
@@ -153,4 +176,5 @@ def _result(block: Mapping[str, Any], call_id: str, call: Mapping[str, Any]) -> 
         text=text,
         data=data if isinstance(data, dict) else None,
         is_error=bool(block.get("is_error")),
+        origin=origin,
     )
