@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from operator_core.agent_lab.profiles import Profile
 from operator_core.agent_lab.toolbox.discovery import DISCOVERY
@@ -49,7 +50,7 @@ def describe(kit: Sequence[Tool]) -> str:
     """The tools with their parameters, for the system prompt."""
     parts = []
     for tool in kit:
-        schema = tool.schema.to_dict()
+        schema: Any = tool.schema.to_dict()
         properties = dict(schema["input_schema"].get("properties") or {})
         lines = [f"### {schema['name']}", str(schema.get("description", "")).strip(), "Parameters:"]
         for name, value in properties.items():
