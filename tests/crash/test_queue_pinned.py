@@ -241,9 +241,11 @@ async def main(url, me, name, slots):
         queue = WorkQueue(database)
         await queue.register(me, 600, name)
         print("ready", flush=True)
+        # Whoever leaves while tickets still come, leaves those behind that are pinned to it.
+        all_there = asyncio.get_running_loop().run_in_executor(None, sys.stdin.buffer.read)
         jobs = []
         idle = 0
-        while idle < 15:
+        while idle < 15 or not all_there.done():
             if len(jobs) < slots:
                 claims = await queue.claim(me, slots - len(jobs), name)
                 jobs += claims
@@ -272,7 +274,7 @@ async def test_processes_share_out_what_is_pinned(store_url: str) -> None:
         pipe = asyncio.subprocess.PIPE
         children = [
             await asyncio.create_subprocess_exec(
-                sys.executable, "-c", WORKER, store_url, worker, name, str(slots), stdout=pipe, stderr=pipe
+                sys.executable, "-c", WORKER, store_url, worker, name, str(slots), stdin=pipe, stdout=pipe, stderr=pipe
             )
             for worker, name, slots in WORKERS
         ]
@@ -288,7 +290,7 @@ async def test_processes_share_out_what_is_pinned(store_url: str) -> None:
         for ticket in canceled:
             with contextlib.suppress(TransitionRefused):
                 await TicketDB(database).cancel_ticket(ticket, now=True)
-        answers = await asyncio.gather(*(child.communicate() for child in children))
+        answers = await asyncio.gather(*(child.communicate(b"") for child in children))
         assert [child.returncode for child in children] == [0, 0, 0], b"".join(a[1] for a in answers).decode()
         assert set((await states(database)).values()) <= {"resolved", "canceled"}
         moves = await histories(database)

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from operator_core.model.entry import EntryKind
-from operator_core.model.ticket import TicketStatus
+from operator_core.model.ticket import Reason, TicketStatus
 from operator_core.scripted import Failure, FunctionBrain, Reply, Turn
+from tests.integration.test_task_pipeline import CHECK, spec
 from tests.support.context import assert_sent_is_journaled, counting, wordy
 from tests.support.rig import PROPOSE, command, open_rig
+from tests.support.task_brain import TEST, done, run, sh, task_brain, verdict
 
 SMALL = {"limit_tokens": 8192}
 
@@ -94,6 +96,36 @@ async def test_what_people_said_is_not_forgotten(tmp_path: Path) -> None:
         assert after
         assert all("blue database" in _texts(m) for m in after)
         assert_sent_is_journaled(entries, sent)
+
+
+async def test_the_task_is_not_forgotten_when_people_spoke_before_it(tmp_path: Path) -> None:
+    """What is said during a verification stands in front of the next worker's task; its contexts begin with both."""
+    told: list[str] = []
+
+    async def verifier(turn: Turn) -> Reply:
+        if not told:
+            told.append("Leave the blue database alone.")
+            await rig.tickets.steer(number, told[0])
+        return TEST if turn.step == 0 else verdict(True)
+
+    def worker(turn: Turn) -> Reply:
+        if "blue database" not in str(turn.messages):
+            return done() if turn.results else run("printf 'echo hello\\n' > hello")
+        if turn.results and "made" in turn.results[-1].text:
+            return done()
+        words = "Let me think about it. " * 60
+        return Reply(text=words, calls=(sh("echo x >> steps; [ $(wc -l < steps) -lt 12 ] || echo made"),))
+
+    brain = task_brain(worker, verifier)
+    async with open_rig(brain, tmp_path, context=SMALL, tasks={"root": tmp_path}) as rig:
+        number = (await rig.tickets.submit_task(spec(checks=CHECK))).id or 0
+        await rig.work()
+        assert (await rig.tickets.get_ticket(number)).reason == Reason.VERIFIED, rig.lines
+        work = [m for m in rig.sent() if "blue database" in _texts(m[:1])]
+        after = [m for m in work if "Session restarted" in _texts(m)]
+        assert after
+        assert all(m[:2] == work[0][:2] for m in after)
+        assert_sent_is_journaled(await rig.journal(number), rig.sent(), "worker_2")
 
 
 async def test_people_who_say_more_than_fits_are_heard_from_the_end(tmp_path: Path) -> None:

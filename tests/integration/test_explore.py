@@ -180,6 +180,25 @@ async def test_without_auto_restart_a_full_context_waits_for_a_person(tmp_path: 
         assert "after 1 restarts" in str(done.ended)
 
 
+async def test_one_that_is_stopped_when_its_context_is_full_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever stops it is not overruled, and not answered with an error, by the pause for a full context."""
+    monkeypatch.setattr("operator_core.work.explore._LOOK_S", 60.0)  # it learns of it by that pause, not before
+    people: list[Explorers] = []
+
+    async def reply(turn: Turn) -> Reply:
+        (info,) = await people[0].list()
+        await people[0].want(info.session_id, Wanted.STOPPED)
+        return Reply(text="Let me think about it. " * 3000, calls=(shell_exec("true"),))
+
+    async with explorers(FunctionBrain(reply), tmp_path, context=SMALL, explore={"auto_restart": False}) as rig:
+        people.append(Explorers(rig.database))
+        done = await explore(rig)
+        assert done.ended == "stopped by a person"
+        assert (await rig.audit.session(done.session_id)).status == "completed"
+
+
 async def test_it_rests_when_told_and_goes_on_from_its_journal(tmp_path: Path) -> None:
     async with explorers(FunctionBrain(counting), tmp_path) as rig:
         ran = rig.workspace / "ran"
@@ -194,7 +213,7 @@ async def test_it_rests_when_told_and_goes_on_from_its_journal(tmp_path: Path) -
         rested = await task
         assert rested.ended is None
         assert not is_held(rig.workspace)
-        with pytest.raises(ConfigError, match="is not over"):
+        with pytest.raises(ConfigError, match=f"`operator explore --resume --session {rested.session_id}`"):
             await explore(rig)
         asked = Exploration(rig.workspace, LimitSettings(turns=12))
         session, exploration = await exploration_of(rig.database, asked, None, anywhere=False)
@@ -218,6 +237,26 @@ async def test_one_that_nobody_runs_any_more_can_be_stopped(tmp_path: Path) -> N
         assert (await rig.audit.session(rested.session_id)).status == "completed"
         assert (await verify(rig.database)).ok
         assert list((tmp_path / "state" / "sessions").iterdir()) == []
+        # Somebody may be told to stop at the moment at which it ends by itself.
+        assert await end_if_dead(rig.settings, rig.database, await people.find(rested.session_id))
+        assert [e.entry_type for e in await journal(rig, rested)].count("session_end") == 1
+
+
+async def test_a_secret_in_its_prompt_is_hidden_from_the_first_request_on(tmp_path: Path) -> None:
+    """The journal hides it, and whoever resumes sends what the journal has."""
+    async with explorers(FunctionBrain(counting), tmp_path) as rig:
+        rig.database.redactor.learn(["correct-horse-battery"])
+        (rig.workspace / "SYSTEM_PROMPT.md").write_text("The word is correct-horse-battery.")
+        ran = rig.workspace / "ran"
+        found: list[ExploreSession] = []
+        task = asyncio.create_task(explore(rig, meet=found.append))
+        await wait_until_async(ran.exists)
+        found[0].stopping.set()
+        rested = await task
+        await explore(rig, limits=LimitSettings(turns=len(rig.sent()) + 1), resume=rested.session_id)
+        systems = {json.dumps((r.body or {})["system"]) for r in rig.server.model_calls(rig.settings.model.model)}
+        assert len(systems) == 1
+        assert "The word is [REDACTED]." in systems.pop()
 
 
 async def test_discoveries_and_the_session_log(tmp_path: Path) -> None:
@@ -278,16 +317,19 @@ async def test_what_must_be_there_before_it_begins(tmp_path: Path) -> None:
 
 async def test_blocked_commands_are_refused_and_noted_outside(tmp_path: Path) -> None:
     def brain(turn: Turn) -> Reply:
-        return Reply(calls=(shell_exec("touch forbidden-thing"),))
+        return Reply(calls=(shell_exec("touch forbidden-thing correct-horse-battery"),))
 
     blocked = [{"pattern": "forbidden", "reason": "not here"}]
     async with explorers(FunctionBrain(brain), tmp_path, explore={"blocked": blocked}) as rig:
+        rig.database.redactor.learn(["correct-horse-battery"])
         done = await explore(rig, limits=LimitSettings(turns=2))
         results = [e for e in await journal(rig, done) if e.entry_type == EntryKind.TOOL_RESULT]
         assert results[0].exit_code == 126
         assert "not here" in str(results[0].raw_content)
         assert not (rig.workspace / "forbidden-thing").exists()
-        assert "not here" in (tmp_path / "state" / "logs" / "security.log").read_text()
+        noted = (tmp_path / "state" / "logs" / "security.log").read_text()
+        assert "not here" in noted
+        assert "correct-horse" not in noted
 
 
 async def test_working_time_is_limited(tmp_path: Path) -> None:

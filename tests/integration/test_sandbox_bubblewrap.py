@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from operator_core.sandbox.bubblewrap import backend
 from operator_core.sandbox.bubblewrap import tree as namespace_tree
 from operator_core.sandbox.linux.namespaces import Namespaces
 from operator_core.sandbox.linux.seccomp import system_call
+from operator_core.sandbox.mounts import covers
 from operator_core.sandbox.selftest.findings import CORE
 from tests.support import processes_of, wait_until
 
@@ -466,3 +468,68 @@ class TestSelfTest:
         os.link(tmp_path / "outside", workspace / "linked")
         sandbox = await make()
         assert sandbox.report().controls["workspace.hardlinks"].how.startswith("1 files")
+
+
+async def test_a_job_cannot_choose_what_the_next_command_sees(make: Make, workspace: Path) -> None:
+    """It could: what is protected is bound over itself, and a link put there after we had looked was followed."""
+    (workspace / ".idea").mkdir()
+    sandbox = await make(masked=("secret/deep/file",))
+    count = "grep -cE '/ws/(.vscode|.git|secret)' /proc/self/mountinfo"
+    job = await sandbox.spawn("sleep 60")
+    assert await out(sandbox, f"mkdir -p .vscode .git/hooks secret/deep; : >secret/deep/file; {count}") == "0"
+    # What the job could replace is not bound ...
+    assert await out(sandbox, "grep -cE '/ws/(.vscode|.git|secret/deep) ' /proc/self/mountinfo") == "0"
+    # ... and what it sees covered itself, it cannot replace.
+    assert (await sandbox.exec("touch .idea/x || mv .idea y")).exit_code
+    await job.kill()
+    assert (await sandbox.exec("touch .vscode/x || touch .git/hooks/x || mv .git x || cat secret/deep/file")).exit_code
+
+
+async def test_a_link_where_something_is_protected_or_masked(make: Make, workspace: Path, tmp_path: Path) -> None:
+    """What the link leads to is not protected in here, and so neither attacked (that refused the session) nor shown."""
+    outside = tmp_path / "outside" / "deep"
+    outside.mkdir(parents=True)
+    (outside / "file").write_text("x")
+    (workspace / ".vscode").symlink_to("/tmp")
+    (workspace / "secret").symlink_to(outside.parent)
+    covered = covers(Policy(workspace, masked=("secret/deep/file",)))
+    assert not [path for path, _ in covered if ".vscode" in path.parts or "secret" in path.parts]
+    sandbox = await make()
+    assert (await sandbox.exec("true")).exit_code == 0
+
+
+async def test_options_that_nobody_reads(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of them than a pipe holds, and a bubblewrap that has ended: the worker waited for itself, for ever."""
+    sandbox = await make(env={f"V{n}": "x" * 60_000 for n in range(3)})
+    assert (await sandbox.exec("true")).exit_code == 0
+    monkeypatch.setattr(sandbox, "_program", "/bin/false")
+    signal.alarm(20)
+    try:
+        result = await sandbox.exec("true")
+    finally:
+        signal.alarm(0)
+    assert result.exit_code
+
+
+async def test_closing_again_after_a_cancelled_close(make: Make, tmp_path: Path) -> None:
+    """The second one removed nothing, because the first one had begun."""
+    sandbox = await make()
+    call = asyncio.create_task(sandbox.exec("sleep 60"))
+    await asyncio.sleep(0.1)
+    closing = asyncio.create_task(sandbox.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.gather(closing, call, return_exceptions=True)
+    await sandbox.close()
+    assert not (tmp_path / "session").exists()
+
+
+async def test_a_folder_above_of_what_is_shown_stays_where_it_is(make: Make, workspace: Path, tmp_path: Path) -> None:
+    """With another folder in its place the next command was shown whatever a link in there led to."""
+    (workspace / "a" / "shown").mkdir(parents=True)
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "file").write_text("theirs")
+    sandbox = await make(readable=(workspace / "a" / "shown",))
+    await sandbox.exec(f"mv a b; mkdir a; ln -s {tmp_path}/secret a/shown")
+    assert await out(sandbox, "cat a/shown/file") == ""
+    assert not (workspace / "b").exists()

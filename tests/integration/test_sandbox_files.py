@@ -230,6 +230,10 @@ class TestTheSameAsCommands:
         assert read(places, "open", "/usr", 0, 10).data == b"x"
         with pytest.raises(SandboxError, match="ermission"):
             read(places, "mine", "/usr", 0, 10)
+        (tmp_path / "s" / "closed").mkdir(mode=0o700)
+        (tmp_path / "s" / "closed" / "open").write_text("x")
+        with pytest.raises(SandboxError, match="ermission"):
+            read(places, "closed/open", "/usr", 0, 10)
 
 
 class TestRaces:

@@ -48,6 +48,8 @@ def test_placeholders_are_those_of_the_seed() -> None:
     assert "did not fit" in short
     assert short.startswith(f"<<<{fence.mark} ")
     assert short.endswith(f"\n{fence.mark}>>>")
+    unknown = json.dumps({"error": "interrupted; outcome unknown", "partial_output": "x" * 500})
+    assert placeholder("shell", unknown) == "[shell result masked -- interrupted; outcome unknown]"
     assert placeholder("file_write", "1234") == "[file_write result masked -- 4 bytes]"
     assert placeholder("odd\x1b[31m", "1234") == "[odd result masked -- 4 bytes of output]"
     assert placeholder("shell", "not json at all") == "[shell result masked -- 15 bytes of output]"

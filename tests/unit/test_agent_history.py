@@ -67,3 +67,27 @@ def test_ready_is_a_copy() -> None:
     conversation.add(EntryKind.MESSAGE, body={"role": "user", "content": "go"})
     conversation.ready().append({"role": "assistant", "content": "x"})
     assert len(conversation.messages) == 1
+
+
+def test_every_context_begins_from_all_that_came_before_the_first_reply() -> None:
+    """A person may have written before the task was told, and a note of one restart must not pile up in the next."""
+    conversation = Conversation()
+    conversation.add(EntryKind.NOTE, text="first of all")
+    conversation.add(EntryKind.MESSAGE, body={"role": "user", "content": "the task"})
+    body = {"masks": {}, "carried": 0, "system": None}
+    for number in (2, 3):
+        conversation.add(**_asked(f"call {number}"))
+        conversation.add(**_result(f"call {number}"))
+        conversation.add(EntryKind.RESTART, body=body, text=f"context {number}")
+    first, second = conversation.ready()
+    assert first == {"role": "user", "content": [{"type": "text", "text": "first of all"}]}
+    assert [b["text"] for b in second["content"]] == ["the task", "context 3"]
+
+
+def test_a_restart_in_the_middle_of_a_reply_leaves_it_the_models() -> None:
+    conversation = Conversation()
+    conversation.add(EntryKind.MESSAGE, body={"role": "user", "content": "go"})
+    conversation.add(**_asked(stop="pause_turn"))
+    conversation.add(EntryKind.RESTART, body={"masks": {}, "carried": 1, "system": None}, text="again")
+    assert [m["role"] for m in conversation.ready()] == ["user", "assistant", "user"]
+    assert conversation.ready()[1]["content"] == _asked()["body"]["content"]

@@ -72,6 +72,7 @@ HOSTILE = {
     "a name with a slash": GET + b"A/B: c\r\n",
     "a name that is not ASCII": GET + b"H\xf6st: c\r\n",
     "too many headers": GET + b"X: y\r\n" * 200,
+    "a method without an end": GET.replace(b"GET", b"G" * 33, 1),  # the journal keeps it
     "no host": b"GET http://example.org/ HTTP/1.1\r\n",
     "two hosts": GET + b"Host: example.org\r\n",
     "another host": b"GET http://example.org/ HTTP/1.1\r\nHost: evil.example\r\n",

@@ -231,6 +231,12 @@ class TestAdvisor:
     def test_allowed(self, command: str) -> None:
         assert ADVISOR.check(command) is None
 
+    def test_escapes_are_what_they_stand_for(self) -> None:
+        """What is no escape stays as it is, and halves of a pair never come out."""
+        (command,), _ = split_script(r"echo $'\x73udo\t\163\u0075' $'\d+\400\ud800'")
+        assert command.words == ["echo", "sudo\tsu", "\\d+\0\\ud800"]
+        assert ADVISOR.check(r"$'\x73udo' ls") is not None
+
     @given(st.text(alphabet="ab \t\n'\"\\$`(){};&|<>#=~/-*!0", max_size=60))
     def test_whatever_it_is_it_gets_an_answer(self, text: str) -> None:
         ADVISOR.check(text)

@@ -79,3 +79,12 @@ async def test_a_group_that_was_not_given_to_us(service: Path) -> None:
     assert [path.name for path in service.iterdir()] == ["cgroup.subtree_control"]
     group.add(os.getpid())
     await group.remove()
+
+
+def test_a_process_that_cannot_be_seen_is_not_ourselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel says 0 for one of an outer PID namespace, and a signal to 0 is one to our own group."""
+    (tmp_path / "cgroup.procs").write_text(f"0\n{os.getpid()}\n")
+    killed: list[int] = []
+    monkeypatch.setattr(cgroups, "signal_quietly", lambda pid, number: killed.append(pid))
+    cgroups._remove(tmp_path)
+    assert not killed

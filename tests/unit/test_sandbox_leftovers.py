@@ -33,6 +33,14 @@ def test_owners(dead: str) -> None:
         assert not is_left_over(other), other
 
 
+def test_nobody_knows_who_lives_on_another_machine(dead: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where several of them share a folder; the first PID namespace has the same number on all of them."""
+    here = os.uname()
+    elsewhere = os.uname_result((here.sysname, "elsewhere", *here[2:]))
+    monkeypatch.setattr(os, "uname", lambda: elsewhere)
+    assert not is_left_over(dead)
+
+
 def room(base: Path, name: str, mark: str) -> Path:
     folder = base / name
     (folder / "home" / "deep").mkdir(parents=True)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
+from operator_core.sandbox import removal
 from operator_core.sandbox.removal import remove_tree
 
 
@@ -47,3 +50,19 @@ def test_a_link_goes_and_what_it_leads_to_stays(tmp_path: Path) -> None:
     remove_tree(tmp_path / "link")
     remove_tree(tmp_path / "never there")
     assert [p.name for p in tmp_path.iterdir()] == ["kept"]
+
+
+def test_a_link_put_in_the_place_of_a_folder_keeps_its_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between looking and opening, somebody who is still running may swap them."""
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o755)
+    top = tmp_path / "top"
+    top.mkdir()
+    (top / "a").symlink_to(outside)
+    monkeypatch.setattr(removal, "_is_folder", lambda parent, name: True)
+    parent = os.open(top, os.O_RDONLY)
+    try:
+        assert removal._open(parent, "a") is None
+    finally:
+        os.close(parent)
+    assert outside.stat().st_mode & 0o777 == 0o755

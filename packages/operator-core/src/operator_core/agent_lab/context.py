@@ -257,7 +257,8 @@ class ContextManager:
             standing: Characters that are there beside them and the opening.
         """
         conversation, messages = run.conversation, run.conversation.ready()
-        room = max(0.0, self._characters(run) - standing - len(str(messages[0]["content"]))) / 2
+        opening = sum(len(str(message["content"])) for message in conversation.opening)
+        room = max(0.0, self._characters(run) - standing - opening) / 2
         masks: dict[str, str] = {}
         newest = {seen.call: seen for seen in _observations(conversation) if seen.newest}
         starts = [i for i, message in enumerate(messages) if message["role"] == "assistant"]

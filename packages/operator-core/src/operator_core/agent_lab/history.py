@@ -44,6 +44,7 @@ class Conversation:
     Attributes:
         messages: What goes to the API: every ``tool_use`` in it is answered, except those in ``open_calls``. What was
             masked or left behind in a restart of the context is in the journal only.
+        opening: Those before the first reply, from which every context begins.
         open_calls: ``tool_use`` blocks of the last assistant message without a result, in order.
         intents: Ids of calls whose intent was journaled: they may have been started.
         intent_places: Where each of them was to run.
@@ -66,6 +67,7 @@ class Conversation:
     def __init__(self, fence: Fence | None = None) -> None:
         self.fence = fence or Fence()
         self.messages: list[dict[str, Any]] = []
+        self.opening: list[dict[str, Any]] = []
         self.open_calls: list[dict[str, Any]] = []
         self.intents: set[str] = set()
         self.intent_places: dict[str, str] = {}
@@ -102,6 +104,8 @@ class Conversation:
         meta = meta or {}
         if kind == EntryKind.MESSAGE:
             self._close_answer()
+            if body["role"] == "assistant" and not self.turns:
+                self.opening = list(self.messages)  # also what people said before the task
             self._append(body)
             if body["role"] == "assistant":
                 self.turns += 1
@@ -152,10 +156,6 @@ class Conversation:
     def size(self) -> int:
         """Characters of all messages as JSON; the next call's tokens are estimated from it."""
         return self._size + sum(_size(block) for block in self._answer)
-
-    def turns_in_context(self) -> list[int]:
-        """Where each reply of the model begins in ``messages``; what follows up to the next one belongs to it."""
-        return [i for i, message in enumerate(self.messages) if message["role"] == "assistant"]
 
     def same(self) -> int:
         """``repeats``, with the turn that has just ended."""
@@ -222,8 +222,9 @@ class Conversation:
         """The opening, the last messages, and a note of what happened."""
         self._close_answer()
         self._mask(body["masks"])
-        kept = self.messages[len(self.messages) - body["carried"] :]
-        *rest, last = [self.messages[0], *kept]
+        *rest, last = [*self.opening, *self.messages[len(self.messages) - body["carried"] :]]
+        if last["role"] == "assistant":  # the service had paused in the middle of its reply
+            rest, last = [*rest, last], {"content": []}
         blocks = last["content"] if isinstance(last["content"], list) else [{"type": "text", "text": last["content"]}]
         self.messages = [*rest, {"role": "user", "content": [*blocks, {"type": "text", "text": note}]}]
         self._size = sum(_size(message) for message in self.messages)

@@ -23,6 +23,8 @@ def placeholder(name: str, content: str) -> str:
     """
     data = _json_in(content)
     if name in _COMMANDS and data is not None:
+        if "exit_code" not in data and "error" in data:  # interrupted: what is not known must not be forgotten
+            return f"[{name} result masked -- {clip(printable(str(data['error'])), 100)}]"
         printed = len(str(data.get("stdout", "")).encode("utf-8", "replace"))
         return f"[{name} result masked -- exit_code={data.get('exit_code')}, stdout={printed} bytes]"
     if name == "file_read":

@@ -17,6 +17,8 @@ _NAME = re.compile(r"\w+")
 _CLOSING = re.compile(r"[ \t]*\)")
 _IN_DOUBLE = re.compile(r"[^\"\\$`]*")
 _OPERATOR = re.compile(r"&>>|&>|<<<|<<-|<<|<>|>>|>\||>&|<&|>|<")
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|([0-7]{1,3})|([nrt\\\"?]))")
+_BLANKS = {"n": "\n", "r": "\r", "t": "\t"}
 _KEYWORDS = frozenset(
     ["if", "then", "elif", "else", "while", "until", "do", "!", "{", "}", "time", "coproc", "fi", "done"]
 )
@@ -200,7 +202,7 @@ class _Parser:
             return "$()"
         if following == "'" and not quoted:
             self.at += 1
-            return self._until("'").encode("latin-1", "replace").decode("unicode_escape", "replace")
+            return _ESCAPE.sub(_character, self._until("'"))
         if following == "{":
             end = text.find("}", self.at)
             end = len(text) if end < 0 else end
@@ -252,6 +254,14 @@ class _Parser:
                 lines.append(line)
             command.stdin = "\n".join(lines)
         self._bodies = []
+
+
+def _character(escape: re.Match[str]) -> str:
+    """What an escape in ``$'...'`` stands for; what is none there stays as it is."""
+    if code := escape[1] or escape[2]:
+        char = chr(int(code, 16))
+        return escape[0] if "\ud800" <= char <= "\udfff" else char  # half of a pair is no text
+    return chr(int(escape[3], 8) & 0xFF) if escape[3] else _BLANKS.get(escape[4], escape[4])
 
 
 def _split(text: str, known: dict[str, str], functions: set[str], depth: int) -> list[Simple]:

@@ -125,6 +125,8 @@ class _Walk:
                     self._restart()
             elif mode and stat.S_ISDIR(mode):
                 self._stack.append((there, child))
+                if child is not None and not mode & stat.S_IXOTH and self.access(there) == "public":
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             elif names:
                 if child is not None:
                     os.close(child)

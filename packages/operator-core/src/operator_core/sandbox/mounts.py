@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,10 +13,13 @@ from operator_core.sandbox.files import Place
 from operator_core.sandbox.layout import HOME, SECRETS, Layout
 from operator_core.sandbox.policy import Policy
 
-__all__ = ["NOTHING", "Mount", "places", "policy_mounts"]
+__all__ = ["NOTHING", "Cover", "Mount", "covers", "followed", "places", "policy_mounts"]
 
 NOTHING = Path("/dev/null")
 """What is shown instead of a masked file."""
+
+Cover = tuple[Path, bool]
+"""A path of a writable place that is bound once more over itself, and whether it stays writable."""
 
 _LINKS_MAX = 8
 
@@ -35,8 +38,13 @@ class Mount(NamedTuple):
     writable: bool = False
 
 
-def policy_mounts(policy: Policy, layout: Layout) -> list[Mount]:
+def policy_mounts(policy: Policy, layout: Layout, over: Iterable[Cover] | None = None) -> list[Mount]:
     """The mounts of the session and the policy, for the files that exist now.
+
+    Args:
+        policy: The policy.
+        layout: The session.
+        over: What is bound once more over itself; default: all of :func:`covers`.
 
     Raises:
         SandboxError: A path that the policy names is gone.
@@ -47,6 +55,7 @@ def policy_mounts(policy: Policy, layout: Layout) -> list[Mount]:
             raise SandboxError(f"`{path}` does not exist, but the sandbox is to show it; create it, or take it off.")
         return Mount(path, str(seen or path), writable)
 
+    over = covers(policy) if over is None else over
     mounts = [bind(layout.tmp, "/tmp", writable=True), bind(layout.home, HOME, writable=True)]
     if any(_within(layout.root, path) for path in (policy.workspace, *policy.writable)):
         mounts.append(Mount(None, str(policy.seen(layout.root))))
@@ -54,7 +63,7 @@ def policy_mounts(policy: Policy, layout: Layout) -> list[Mount]:
     mounts += [bind(path) for path in (*interpreter_prefixes(), *policy.readable)]
     mounts += [bind(path, policy.seen(path), writable=True) for path in (policy.workspace, *policy.writable)]
     mounts += [bind(path, f"{SECRETS}/{name}") for name, path in policy.secret_files.items()]
-    mounts += [bind(path, policy.seen(path), writable=writable) for path, writable in _protected(policy)]
+    mounts += [bind(path, policy.seen(path), writable=writable) for path, writable in over]
     for path in policy.paths(policy.masked):
         if path.exists():
             mounts.append(Mount(None if path.is_dir() else NOTHING, str(policy.seen(path))))
@@ -63,18 +72,26 @@ def policy_mounts(policy: Policy, layout: Layout) -> list[Mount]:
     return mounts
 
 
-def _protected(policy: Policy) -> Iterator[tuple[Path, bool]]:
-    """What is bound once more over itself, and whether it stays writable: also what is above of what is masked."""
+def covers(policy: Policy) -> list[Cover]:
+    """What is to be bound once more over itself: what is protected, and what is above of that and of other mounts.
+
+    Nobody else may be able to replace these paths until that is done: whoever puts a link there chooses what is bound.
+    """
+    return list(_protected(policy))
+
+
+def _protected(policy: Policy) -> Iterator[Cover]:
     roots = [policy.workspace, *policy.writable]
     seen: set[Path] = set()
     for path in policy.paths(policy.protected):
-        path = _followed(policy, path)
+        path = followed(policy, path)
         # The agent may have made a link here to what it must not see; only what it can write needs protection.
         if not path.exists() or not any(path.is_relative_to(root) for root in roots):
             continue
         yield from ((directory, True) for directory in _above(path, roots, seen))
         yield path, False
-    for path in policy.paths(policy.masked):
+    # What is bound from inside of a writable place must not be replaced between two commands either.
+    for path in (*policy.paths(policy.masked), *policy.readable, *policy.writable):
         if path.exists():
             yield from ((directory, True) for directory in _above(path, roots, seen))
 
@@ -89,12 +106,14 @@ def _above(path: Path, roots: Sequence[Path], seen: set[Path]) -> Iterator[Path]
             continue
         for parent in reversed(path.relative_to(root).parents[:-1]):
             directory = root / parent
-            if directory not in seen and not directory.is_symlink():
+            if directory.is_symlink():
+                break  # what is below is somewhere else
+            if directory not in seen:
                 seen.add(directory)
                 yield directory
 
 
-def _followed(policy: Policy, path: Path) -> Path:
+def followed(policy: Policy, path: Path) -> Path:
     """Where the links in a path lead, as the host's path of what commands reach through it."""
     for _ in range(_LINKS_MAX):
         real = policy.on_host(Path(os.path.realpath(path)))
@@ -132,6 +151,6 @@ def places(policy: Policy, layout: Layout, *, mapped: bool) -> list[Place]:
 
     found += [Place(seen(path), path, "write") for path in (policy.workspace, *policy.writable)]
     for path in policy.paths(policy.protected):
-        found += [Place(seen(item), None, "read") for item in dict.fromkeys((path, _followed(policy, path)))]
+        found += [Place(seen(item), None, "read") for item in dict.fromkeys((path, followed(policy, path)))]
     found += [Place(seen(path), None, "none") for path in policy.paths(policy.masked)]
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import zlib
 
 from operator_core.sandbox.process import start_time
 
@@ -13,12 +14,12 @@ PATTERN = re.compile(r"(\d+)-(\d+)-(\d+)")
 
 
 def owner() -> str:
-    """This process: its PID namespace, id and start time. No other is ever called that while the machine runs."""
+    """This process: its machine, PID namespace, id and start time. No other is called that while the machine runs."""
     return f"{_namespace()}-{os.getpid()}-{start_time(os.getpid())}"
 
 
 def is_left_over(text: str) -> bool:
-    """Whether a text begins with an :func:`owner` that is gone; False if it is another namespace's, or none at all."""
+    """Whether a text begins with an :func:`owner` that is gone; False if it is one of elsewhere, or none at all."""
     match = PATTERN.match(text)
     if match is None or match[1] != _namespace() or not start_time(os.getpid()):
         return False
@@ -27,6 +28,8 @@ def is_left_over(text: str) -> bool:
 
 def _namespace() -> str:
     try:
-        return re.sub(r"\D", "", os.readlink("/proc/self/ns/pid"))
+        # The first namespace has the same number everywhere, and a folder (or a daemon) may serve several machines.
+        machine = f"{zlib.crc32(os.fsencode(os.uname().nodename)):010d}"
+        return re.sub(r"\D", "", os.readlink("/proc/self/ns/pid")) + machine
     except OSError:
         return ""

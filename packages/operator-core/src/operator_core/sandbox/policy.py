@@ -110,7 +110,8 @@ class Policy:
         readable: Further paths, visible at their own path, read-only.
         writable: Further paths, visible at their own path, writable.
         protected: Paths that cannot be written although they lie in a writable place; relative ones start at the
-            workspace. A path that does not exist when a command starts is not protected.
+            workspace. A path that does not exist when a command starts is not protected from it, and not from
+            others as long as it runs.
         masked: Paths that cannot even be read; relative ones start at the workspace.
         network: ``none`` (an own, empty network), ``allowlist`` (the same, with a proxy that reaches
             ``allow_hosts``), or ``host`` (the host's network, with its loopback services).

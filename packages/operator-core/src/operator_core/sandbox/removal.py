@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 from operator_core import clock
+from operator_core.sandbox.linux.beneath import PATH_ONLY
 
 __all__ = ["remove_tree"]
 
@@ -49,7 +50,7 @@ def _empty(top: int) -> None:
                     if _is_folder(folder, inner):
                         count += 1
                         with contextlib.suppress(OSError):
-                            os.chmod(inner, 0o700, dir_fd=folder)
+                            _open_up(folder, inner)
                             os.rename(inner, f"{mark}-{count}", src_dir_fd=folder, dst_dir_fd=top)
                     else:
                         with contextlib.suppress(OSError):
@@ -65,11 +66,23 @@ def _open(parent: int, name: str) -> int | None:
     if not _is_folder(parent, name):
         return None
     with contextlib.suppress(OSError):
-        os.chmod(name, 0o700, dir_fd=parent)  # a command may have taken our own rights away
+        _open_up(parent, name)
     try:
         return os.open(name, _FOLDER, dir_fd=parent)
     except OSError:
         return None
+
+
+def _open_up(parent: int, name: str) -> None:
+    """Take back our own rights to a folder; a link that has just been put in its place is not followed."""
+    if PATH_ONLY == os.O_RDONLY:  # not Linux: one that we may not read could not be opened
+        os.chmod(name, 0o700, dir_fd=parent)
+        return
+    fd = os.open(name, PATH_ONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{fd}", 0o700)
+    finally:
+        os.close(fd)
 
 
 def _is_folder(parent: int, name: str) -> bool:

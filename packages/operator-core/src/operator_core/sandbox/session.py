@@ -89,7 +89,7 @@ class Session(abc.ABC):
         self._egress: Egress | None = None
         self._sweeping: asyncio.Future[None] | None = None
         self._proxy: dict[str, str] = {}
-        self._closed = False
+        self._closed = self._removed = False
 
     @abc.abstractmethod
     async def _open(self) -> Report:
@@ -333,7 +333,6 @@ class Session(abc.ABC):
         """What the file tools may touch."""
 
     async def close(self) -> None:
-        first = not self._closed
         self._closed = True
         for tree in list(self._trees.values()):
             tree.kill()
@@ -347,7 +346,8 @@ class Session(abc.ABC):
         self._listeners.clear()
         if self._sweeping is not None:
             await asyncio.wait({self._sweeping})
-        if first:
+        if not self._removed:  # also after a call that was cancelled before it came here
+            self._removed = True
             await asyncio.to_thread(self._remove)
 
     def _make_directories(self) -> None:

@@ -161,7 +161,8 @@ async def _begin(
         await journal.append(report)
         return settings.model_copy(update={"model": found.body["model"]}), str(found.body["system"])
     model = phase.model or settings.model
-    system = f"{phase.system(summary, fence).strip()}\n\n{fence.notice}"
+    # As the journal will have it, so that whoever resumes sends the same.
+    system = session.tools.audit.database.redactor.text(f"{phase.system(summary, fence).strip()}\n\n{fence.notice}")
     body = {
         "profile": phase.profile.name,
         "engine": session.tools.engine.name,

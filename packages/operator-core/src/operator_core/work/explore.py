@@ -24,7 +24,7 @@ from operator_core.config import LimitSettings, Settings
 from operator_core.db.audit_log import AuditLogDB, Journal
 from operator_core.db.engine import Database
 from operator_core.db.explorers import ExplorerInfo, Explorers, Wanted
-from operator_core.errors import ConfigError, LimitReached, StoreError
+from operator_core.errors import ConfigError, LimitReached, StoreError, TransitionRefused
 from operator_core.failpoints import reach
 from operator_core.model.entry import Draft, Entry, EntryKind
 from operator_core.model.outcome import Outcome, OutcomeKind
@@ -125,7 +125,8 @@ class ExploreSession(SessionBase):
                 None if patterns is None else [(p.pattern, p.reason) for p in patterns],
                 tools.state.root / "logs" / "security.log",
                 settings.sandbox.backend,
-            )
+            ),
+            clean=tools.audit.database.redactor.text,
         )
 
     # ---- from the beginning to the end
@@ -207,7 +208,7 @@ class ExploreSession(SessionBase):
         if found is not None:
             raise ConfigError(
                 f"The session {found.session_id} in {self.exploration.workspace} is not over; go on with it by "
-                f"`operator explore --resume {found.session_id}`, or end it by `operator explore stop "
+                f"`operator explore --resume --session {found.session_id}`, or end it by `operator explore stop "
                 f"{found.session_id}`."
             )
 
@@ -354,8 +355,9 @@ class ExploreSession(SessionBase):
                 f"The context is full again after {done} restarts ([explore] max_restarts = {settings.max_restarts})."
             )
         if not settings.auto_restart:
-            await self._explorers.want(self.session_id, Wanted.PAUSED)
-            self.wanted = Wanted.PAUSED
+            with contextlib.suppress(TransitionRefused):  # somebody has just stopped it
+                await self._explorers.want(self.session_id, Wanted.PAUSED)
+            self.wanted = await self._explorers.wanted(self.session_id)
             self._said += 1  # what is being read at this moment may be older
             await self._while_paused("the context is full")
 
@@ -427,6 +429,8 @@ async def end_if_dead(settings: Settings, database: Database, info: ExplorerInfo
         return False
     try:
         with _held(Path(start["workspace"])) if start is not None else contextlib.nullcontext():
+            if (await Explorers(database).find(info.session_id)).status != "running":
+                return True  # it has ended meanwhile
             journal = await audit.journal(info.session_id)
             why = "stopped by a person"
             await journal.append(Draft(EntryKind.SESSION_END, why, why, phase=PHASE, meta={"ok": True}))

@@ -31,12 +31,13 @@ from operator_core.sandbox import files
 from operator_core.sandbox.bubblewrap.diagnosis import diagnose
 from operator_core.sandbox.bubblewrap.profile import build_etc, fixed_arguments, mount_arguments, system_places
 from operator_core.sandbox.bubblewrap.tree import NamespaceTree
+from operator_core.sandbox.call import State as Ended
 from operator_core.sandbox.environment import build_environment, interpreter_prefixes, search_path
 from operator_core.sandbox.layout import HOME, ROOM
 from operator_core.sandbox.linux.cgroups import Group
 from operator_core.sandbox.linux.namespaces import Namespaces, View, can_administer, free_user
 from operator_core.sandbox.linux.seccomp import SUPPORTED, build_filter
-from operator_core.sandbox.mounts import places, policy_mounts
+from operator_core.sandbox.mounts import Cover, covers, places, policy_mounts
 from operator_core.sandbox.options import Options
 from operator_core.sandbox.policy import Limits, Policy
 from operator_core.sandbox.process import Process, signal_quietly, start_process
@@ -80,6 +81,7 @@ class BubblewrapSandbox(Session):
         self._group = Group()
         self._seen_uid: int | None = None
         self._kills = 0
+        self._covered: dict[Path, frozenset[Cover]] = {}
 
     async def _open(self) -> Report:
         version = self._find()
@@ -230,7 +232,10 @@ class BubblewrapSandbox(Session):
         fixed = {"PATH": self._search_path, "HOME": HOME, "TMPDIR": "/tmp"}
         own_network = self.policy.network != "host" and not self._namespaces.network
         options = fixed_arguments(self.policy, self._layout, own_network=own_network, source=self._source)
-        options += mount_arguments(policy_mounts(self.policy, self._layout), self._source)
+        # bubblewrap follows links in what it binds. A command that is running now could replace a path by a link after
+        # we have looked, unless it sees that path covered too; and where it does not, nothing is protected from it.
+        over = [item for item in covers(self.policy) if all(item in seen for seen in self._covered.values())]
+        options += mount_arguments(policy_mounts(self.policy, self._layout, over), self._source)
         options += ["--bind", str(self._source(call.state)), _STATE]
         environment = build_environment(self.policy, fixed, call.env)
         tree = NamespaceTree(self._note_user if self._report is None else None)
@@ -246,15 +251,16 @@ class BubblewrapSandbox(Session):
                 info_read, info_write = os.pipe()
                 tree.listen(info_read)
                 stack.callback(os.close, info_write)
-                more = [*options, "--ro-bind-data", str(command), _COMMAND, "--remount-ro", "/"]
-                more += ["--chdir", "/", "--clearenv"]
+                # What must not be missing comes first: this process may be killed while it writes them.
+                more = ["--seccomp", str(rules), "--info-fd", str(info_write), "--clearenv", *options]
+                more += ["--ro-bind-data", str(command), _COMMAND, "--remount-ro", "/", "--chdir", "/"]
                 for name, value in environment.items():
                     more += ["--setenv", name, value]
-                more += ["--seccomp", str(rules), "--info-fd", str(info_write)]
                 data = b"\0".join(os.fsencode(option) for option in more) + b"\0"
                 arguments, release = os.pipe()
-                stack.callback(os.close, arguments)
                 stack.callback(os.close, release)
+                reading = stack.enter_context(contextlib.ExitStack())
+                reading.callback(os.close, arguments)
                 argv = [*self._namespaces.entrance(), self._program, "--args", str(arguments), "--"]
                 argv += ["bash", "--noprofile", "--norc", "-c", script, "bash", call.cwd]
                 fds = (command, rules, info_write, arguments)
@@ -268,6 +274,7 @@ class BubblewrapSandbox(Session):
                         pass_fds=fds,
                         thread=self._group.thread,
                     )
+                    reading.close()  # if it has failed, writing must too, and not wait for us
                     self._let_go(process, release, data)
                 except BlockingIOError as error:
                     tree.forget()
@@ -279,7 +286,12 @@ class BubblewrapSandbox(Session):
                     raise
                 return process
 
+        self._covered[call.state] = frozenset(over)
         return Launch(spawn, tree)
+
+    def _release(self, number: int, call: Call) -> Ended:
+        del self._covered[call.state]
+        return super()._release(number, call)
 
     def _let_go(self, process: Process, pipe: int, options: bytes) -> None:
         """Give bubblewrap its options. Until it has them it starts nothing, so what it starts is in the group."""

@@ -19,6 +19,7 @@ HOP_BY_HOP = frozenset(
 )  # fmt: skip
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
+_METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}\Z")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*\Z")
 _TARGET = re.compile(r"[\x21-\x7e]+\Z")
 _STATUS = re.compile(r"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?\Z")
@@ -92,7 +93,7 @@ def parse_request(head: bytes) -> Request:
     words = first.split(" ")
     if len(words) == 3 and not words[1].isascii():
         raise Malformed("the URL holds a character that must be percent-encoded")
-    if len(words) != 3 or not _TOKEN.match(words[0]) or not _TARGET.match(words[1]):
+    if len(words) != 3 or not _METHOD.match(words[0]) or not _TARGET.match(words[1]):
         raise Malformed("the first line is not `METHOD URL HTTP/1.1`")
     method, target, protocol = words
     if protocol not in ("HTTP/1.0", "HTTP/1.1"):

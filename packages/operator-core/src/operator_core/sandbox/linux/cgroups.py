@@ -238,7 +238,8 @@ def _sweep(parent: Path) -> None:
 def _remove(directory: Path) -> bool:
     with contextlib.suppress(OSError, ValueError):
         for pid in map(int, _read(directory / "cgroup.procs").split()):
-            if pid != os.getpid():  # our own thread may still be ending there
+            # Our own thread may still be ending there; 0 is a process that we cannot see, but to kill it is our group.
+            if pid not in (0, os.getpid()):
                 signal_quietly(pid, signal.SIGKILL)
     try:
         directory.rmdir()

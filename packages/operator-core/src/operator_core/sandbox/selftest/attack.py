@@ -19,6 +19,7 @@ from operator_core.errors import SandboxError
 from operator_core.sandbox.environment import BASE
 from operator_core.sandbox.layout import Layout
 from operator_core.sandbox.linux.seccomp import system_call
+from operator_core.sandbox.mounts import followed
 from operator_core.sandbox.policy import Policy
 from operator_core.sandbox.protocol import ExecResult
 from operator_core.sandbox.report import Control, Level, Report
@@ -85,6 +86,10 @@ if [ ! -e "$t" ]; then say setuid value missing; elif [ -u "$t" ]; then say setu
 rm -f "$t"
 for n in u d f n; do say "limit_$n" value "$(ulimit -$n)"; done
 while read -r line; do case $line in *" /dev/shm "*) say shm value "${line##*size=}" ;; esac; done </proc/self/mountinfo
+t=/dev/shm/.operator; if fallocate -l 4096 "$t" 2>/dev/null; then
+  if fallocate -l "$OP_SHM" "$t" 2>/dev/null; then say shm_more open "$OP_SHM bytes"; else say shm_more held; fi
+  rm -f "$t"
+fi
 x=; while IFS= read -r p; do [ -n "$p" ] || continue
   if [ -d "$p" ]; then appends "$p/.operator" && x=$p && rm -f "$p/.operator"; else appends "$p" && x=$p; fi
 done <<<"$OP_PROTECTED"
@@ -187,6 +192,9 @@ def _variables(
             path for path in secret if not any((path + "/").startswith(item.rstrip("/") + "/") for item in shown)
         )
     protected = [] if "workspace.exec_later" in promise.gaps else policy.paths(policy.protected)
+    # A link to somewhere else is nothing to protect: the same name may lead to something writable in there.
+    roots = (policy.workspace, *policy.writable)
+    protected = [path for path in protected if any(followed(policy, path).is_relative_to(root) for root in roots)]
     calls = ("unshare", "io_uring_setup", "add_key", "prlimit64", "mmap")
     variables = {
         "OP_CANARY": str(canary),
@@ -198,6 +206,7 @@ def _variables(
         "OP_SOCKETS": " ".join(_SOCKETS),
         "OP_CALLS": " ".join(str(system_call(name)) for name in calls),
         "OP_MARKER": marker,
+        "OP_SHM": str(policy.limits.shm + 4096),
         "OP_PROTECTED": "\n".join(str(policy.seen(path)) for path in protected if path.exists()),
         "OP_NAMES": "",
     }

@@ -227,8 +227,12 @@ def _limits(policy: Policy, answers: Answers) -> dict[str, Control]:
     else:
         controls["limits.disk"] = Control("not_enforced", "RLIMIT_FSIZE could not be set")
     size = value.get("shm", "").partition(",")[0]
-    if size:
-        controls["limits.shm"] = Control("verified", f"/dev/shm holds {size}")
+    if "shm_more" in answers.open:
+        controls["limits.shm"] = Control("not_enforced", f"/dev/shm took {answers.open['shm_more']}")
+    elif size:
+        attacked = "shm_more" in answers.held
+        how = f"/dev/shm holds {size}{'' if attacked else '; not attacked, as there is no fallocate here'}"
+        controls["limits.shm"] = Control("verified" if attacked else "partial", how)
     else:
         controls["limits.shm"] = Control("unavailable", "the size of /dev/shm was not seen")
     return controls

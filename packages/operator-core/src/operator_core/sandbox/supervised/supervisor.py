@@ -319,8 +319,8 @@ def _become(config: dict[str, Any], request: dict[str, Any], out: int, err: int,
             os.dup2(fd, wanted)
         os.closerange(4, 1 << 16)
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)  # also what our starter's starter ignored, e.g. for a background job
         os.umask(0o022)
         os.chdir("/")
         _call("prctl", _PR_SET_DUMPABLE, 1, 0, 0, 0)
