@@ -68,7 +68,6 @@ async def test_calls_behind_the_outcome_do_not_run_another_turn(tmp_path: Path) 
     ("stop", "words"),
     [
         ("refusal", "Session ended with stop_reason: refusal"),
-        ("model_context_window_exceeded", "Session ended with stop_reason: model_context_window_exceeded"),
         ("something_new", "Session ended with stop_reason: something_new"),
     ],
 )
@@ -76,6 +75,16 @@ async def test_a_reply_that_ends_everything_is_escalated_with_its_reason(tmp_pat
     state, reason, diagnosis, _ = await _end(tmp_path, FIX, Reply(text="No.", stop_reason=stop), PROPOSE)
     assert (state, reason) == ("escalated", "error")
     assert words in (diagnosis or "")
+
+
+async def test_a_reply_for_which_the_context_had_no_room_begins_it_anew(tmp_path: Path) -> None:
+    cut = Reply(text="I begin to exp", stop_reason="model_context_window_exceeded")
+    async with open_rig(ScriptBrain([FIX, cut, PROPOSE]), tmp_path) as rig:
+        ticket = await rig.solve()
+        await rig.assert_faithful()
+        assert ticket.status is TicketStatus.RESOLVED
+        kinds = [entry.entry_type for entry in await rig.journal()]
+        assert kinds.count("restart") == 1
 
 
 async def test_a_cut_off_text_goes_on(tmp_path: Path) -> None:

@@ -138,6 +138,11 @@ class ContextManager:
         await self._take(run, "restart")
         return True
 
+    async def begin_anew(self, run: AgentRun) -> None:
+        """The service had no room for the whole reply: begin anew, if there is anything to leave behind."""
+        if run.conversation.turns > run.conversation.began:
+            await self._take(run, "restart")
+
     # ---- steps
 
     def _next(self, run: AgentRun) -> str | dict[str, str] | None:

@@ -29,6 +29,7 @@ __all__ = ["converse", "process_ticket", "run_agent_loop"]
 _CUT_OFF = "not executed: your reply was cut off by the length limit; make the call again, shorter"
 _NOT_ASKED = "not executed: your turn ended without waiting for this call; make it again"
 _MAX_CUT_OFFS = 3
+_NO_ROOM = "model_context_window_exceeded"
 _LONGEST_PAUSE_S = 60.0
 
 
@@ -153,13 +154,15 @@ async def _after(run: AgentRun, reason: str | None, detail: str) -> Outcome | No
         return None
     if reason == "tool_use" and not run.conversation.unanswered:
         return None
-    if reason == "max_tokens":
+    if reason in ("max_tokens", _NO_ROOM):
         run.cut_offs += 1
         if run.cut_offs > _MAX_CUT_OFFS:
-            return Outcome(OutcomeKind.LIMIT, f"The model's replies were cut off {run.cut_offs} times (max_tokens).")
+            return Outcome(OutcomeKind.LIMIT, f"The model's replies were cut off {run.cut_offs} times ({reason}).")
         await _refuse_calls(run, _CUT_OFF)
         if run.conversation.unanswered:
             await run.tell("Your reply was cut off by the length limit; go on.")
+        if reason == _NO_ROOM and run.context is not None:
+            await run.context.begin_anew(run)
         return None
     if reason in ("end_turn", "stop_sequence", "tool_use"):  # `tool_use` without a call asks for nothing
         await _refuse_calls(run, _NOT_ASKED)
