@@ -29,8 +29,9 @@ check: $(READY) ## Lint, formatting and types
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/mypy
 
-bench: $(READY) ## Measure what a turn costs, and 200 tasks at once
+bench: $(READY) ## Measure what a turn and a sandbox cost, and 200 tasks at once
 	@$(BIN)/python benchmarks/turn_overhead.py $(ARGS)
+	@$(BIN)/python benchmarks/sandbox_cost.py
 	@$(BIN)/python benchmarks/task_sessions.py
 
 images: ## Build the container images (where it may, starts docker and makes their base image)
