@@ -440,6 +440,19 @@ async def test_closing_while_it_starts_leaves_nothing(workspace: Path, tmp_path:
     assert not set(descendants(os.getpid())) & set(processes_of("namespaces_helper.py") + processes_of("bwrap"))
 
 
+async def test_closing_auto_while_it_starts_closes_what_it_tries(workspace: Path, tmp_path: Path) -> None:
+    for n in range(4):
+        folder = tmp_path / f"a{n}"
+        options = Options(docker_image="not-needed")
+        sandbox = open_sandbox("auto", Policy(workspace), session_dir=folder, options=options)
+        task = asyncio.create_task(sandbox.start())
+        await asyncio.sleep(0.005 + n * 0.01)
+        await sandbox.close()
+        with contextlib.suppress(SandboxError):
+            await task
+        assert not folder.exists()
+
+
 def test_the_same_as_an_ordinary_user(unprivileged: Unprivileged) -> None:
     """A network that is shared, a socket made in it, and a proxy; without any right of root."""
     done = unprivileged.python(AS_USER, str(unprivileged.make("ws")), str(unprivileged.folder / "box"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from typing import Any
 
 from operator_core.errors import SandboxError, SandboxUnavailable
-from operator_core.sandbox.protocol import ExecResult, FileView, Job, OnOutput, Sandbox
+from operator_core.sandbox.protocol import ExecResult, FileView, Job, Sandbox
 from operator_core.sandbox.report import Report
 
 __all__ = ["FirstThatStarts"]
@@ -26,6 +26,7 @@ class FirstThatStarts:
     def __init__(self, makers: Sequence[Callable[[], Sandbox]]) -> None:
         self._makers = makers
         self._chosen: Sandbox | None = None
+        self._tried: Sandbox | None = None
         self._report: Report | None = None
         self._closed = False
 
@@ -39,11 +40,11 @@ class FirstThatStarts:
         """
         if self._report is not None:
             return self._report
-        if self._closed:
-            raise SandboxError("This sandbox is closed; open a new one.")
         failed: list[tuple[str, SandboxUnavailable]] = []
         for make in self._makers:
-            sandbox = make()
+            if self._closed:
+                raise SandboxError("This sandbox is closed; open a new one.")
+            sandbox = self._tried = make()
             try:
                 report = await sandbox.start()
             except SandboxUnavailable as error:
@@ -66,17 +67,8 @@ class FirstThatStarts:
             raise SandboxError("The sandbox has not been started, so nothing is known about it; start it first.")
         return self._chosen
 
-    async def exec(
-        self,
-        command: str,
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        spool: Path | None = None,
-        on_output: OnOutput | None = None,
-    ) -> ExecResult:
-        return await self._sandbox.exec(command, cwd=cwd, env=env, timeout=timeout, spool=spool, on_output=on_output)
+    async def exec(self, command: str, **options: Any) -> ExecResult:
+        return await self._sandbox.exec(command, **options)
 
     async def spawn(self, command: str, *, name: str | None = None) -> Job:
         return await self._sandbox.spawn(command, name=name)
@@ -88,8 +80,8 @@ class FirstThatStarts:
     async def listen(self, port: int = 0) -> socket.socket:
         return await self._sandbox.listen(port)
 
-    async def read_file(self, path: str, *, offset: int = 0, limit: int = 1 << 20) -> FileView:
-        return await self._sandbox.read_file(path, offset=offset, limit=limit)
+    async def read_file(self, path: str, **part: int) -> FileView:
+        return await self._sandbox.read_file(path, **part)
 
     async def write_file(self, path: str, data: bytes) -> None:
         await self._sandbox.write_file(path, data)
@@ -101,5 +93,5 @@ class FirstThatStarts:
 
     async def close(self) -> None:
         self._closed = True
-        if self._chosen is not None:
-            await self._chosen.close()
+        if self._tried is not None:  # also one that is only starting
+            await self._tried.close()

@@ -109,8 +109,11 @@ class Session(abc.ABC):
             self._sweeping = asyncio.ensure_future(asyncio.to_thread(sweep_beside, self._layout.root))
         try:
             self._report = await self._open()
-        except BaseException:
+        except BaseException as error:
+            gone = self._closed  # then its directories and its thread went away under the self-test
             await self.close()
+            if gone and isinstance(error, (OSError, RuntimeError)):
+                raise SandboxError("This sandbox was closed while it started; open a new one.") from error
             raise
         return self._report
 
