@@ -39,7 +39,7 @@ async def test_its_command_dies_with_it_and_the_next_one_says_unknown(
         process.send_signal(signal.SIGKILL)
         await asyncio.to_thread(process.wait, 10)
         # No orphan goes on in the world.
-        await wait_until_async(lambda: not processes_of("sleep\00066.6"), 5)
+        await wait_until_async(lambda: not processes_of("sleep\00066.6"), 60)
         await rig.work()
         assert (await rig.tickets.get_ticket(number)).status is TicketStatus.RESOLVED
         assert (rig.workspace / "effect").read_text() == "x\n"

@@ -107,7 +107,7 @@ async def test_killed_while_the_verifier_works(
         async with killed(rig, store_url, forge):
             await wait_until_async(lambda: processes_of("sleep\00066.75"), 40, every=0.05)
         # What it ran dies with it.
-        await wait_until_async(lambda: not processes_of("sleep\00066.75"), 5)
+        await wait_until_async(lambda: not processes_of("sleep\00066.75"), 60)
         before = [role_of_request(r.body) for r in rig.server.model_calls() if r.body]
         assert before == ["parser", "worker", "worker", "verifier"]
         await rig.work()
@@ -130,7 +130,7 @@ async def test_killed_while_a_check_runs(
         number = await submit(rig, slow)
         async with killed(rig, store_url, forge):
             await wait_until_async(lambda: processes_of("sleep\0002.375"), 40, every=0.05)
-        await wait_until_async(lambda: not processes_of("sleep\0002.375"), 5)
+        await wait_until_async(lambda: not processes_of("sleep\0002.375"), 60)
         await rig.work()
         await assert_verified(rig, number, lost=0)
 

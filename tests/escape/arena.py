@@ -127,10 +127,10 @@ class Arena:
         said = ""
         env = {"KIT": str(self.workspace / "kit.py"), "LISTED": self.host.variables["LISTED"], "ID": "benign"}
         for command, cwd in await self._calls_of(benign.commands):
-            result = await self.sandbox.exec(command, timeout=10, cwd=cwd, env=env)
+            result = await self.sandbox.exec(command, timeout=60, cwd=cwd, env=env)
             said += result.stdout.text() + result.stderr.text()
             if result.exit_code != 0:
-                return "broken", f"exit code {result.exit_code}: {said[-400:]}"
+                return "broken", f"exit code {result.exit_code} ({result.reason}): {said[-400:]}"
         return ("works" if benign.says in said else "broken"), said[-400:]
 
     async def _commands(self, attack: Attack, field: Field) -> None:

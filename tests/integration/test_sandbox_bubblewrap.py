@@ -82,7 +82,7 @@ async def test_the_report(sandbox: Sandbox, tmp_path: Path) -> None:
     assert ("user" in report.controls) is (os.geteuid() == 0)
     assert "user" not in report.controls or report.controls["user"].state == "verified"
     assert report.warnings == ()
-    assert 0 < report.self_test_ms < 2000
+    assert 0 < report.self_test_ms < 30_000
     assert not (tmp_path / "session" / "canary").exists()
 
 

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -183,9 +184,9 @@ async def test_a_timeout(make: Make) -> None:
     sandbox = await make(limits=Limits(grace_s=0.3))
     started = time.monotonic()
     result = await sandbox.exec(
-        f"echo before; trap '' TERM; (setsid sleep 71.{RUN} &); sleep 71.{RUN}; sleep 71.{RUN}", timeout=0.5
+        f"echo before; trap '' TERM; (setsid sleep 71.{RUN} &); sleep 71.{RUN}; sleep 71.{RUN}", timeout=1.5
     )
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 60
     assert result.timed_out
     assert result.stdout.text() == "before\n"
     if sandbox.name != "none":
@@ -199,8 +200,31 @@ async def test_a_timeout(make: Make) -> None:
 
 async def test_sigterm_reaches_the_command(sandbox: Sandbox) -> None:
     command = "trap 'echo cleaned; exit 7' TERM; echo ready; while :; do sleep 0.05; done"
-    result = await sandbox.exec(command, timeout=1.0)
+    result = await sandbox.exec(command, timeout=2.0)
     assert (result.stdout.text(), result.exit_code, result.reason) == ("ready\ncleaned\n", 7, "timeout")
+
+
+async def test_sigterm_leaves_programs_and_traps_their_time(sandbox: Sandbox) -> None:
+    """The shell ends by it too, but not before the program it waits for."""
+    program = "trap 'sleep 0.2; echo program; exit' TERM; echo ready; while :; do sleep 0.05; done"
+    result = await sandbox.exec(f'trap "echo own" EXIT; bash -c "{program}"; echo not reached', timeout=2.0)
+    assert (result.stdout.text(), result.exit_code, result.reason) == ("ready\nprogram\nown\n", 143, "timeout")
+
+
+@pytest.mark.parametrize("name", ["TERM", "USR1"])
+async def test_a_program_killed_as_it_starts_is_dead_and_says_nothing(
+    sandbox: Sandbox, workspace: Path, name: str
+) -> None:
+    """It is still a copy of the shell then, which must neither swallow the signal nor speak for the shell."""
+    code = 128 + getattr(signal, f"SIG{name}")
+    kill = f"sleep 5 & wait_a_moment $n; kill -{name} $!; wait $!; [ $? = {code} ] || lost=$((lost + 1))"
+    moment = "wait_a_moment() { for ((k = 0; k < $1 % 60; k++)); do :; done; }"
+    command = f"{moment}; cd {name}; lost=0; for ((n = 0; n < 1500; n++)); do {kill}; done 2>/dev/null; echo $lost lost"
+    (workspace / name).mkdir()
+    result = await sandbox.exec(command, timeout=100)
+    assert (result.stdout.text(), result.stderr.text(), result.exit_code) == ("0 lost\n", "", 0)
+    assert result.cwd == f"{workspace}/{name}"
+    assert await out(sandbox, "basename $PWD") == name
 
 
 async def test_a_timeout_has_a_maximum(make: Make) -> None:
@@ -211,7 +235,7 @@ async def test_a_timeout_has_a_maximum(make: Make) -> None:
 async def test_background_processes_end_with_their_call(sandbox: Sandbox) -> None:
     started = time.monotonic()
     result = await sandbox.exec(f"sleep 73.{RUN} & echo hi")
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 60
     assert (result.stdout.text(), result.background) == ("hi\n", 1)
     wait_until(lambda: not processes_of(f"73.{RUN}"))
 
@@ -237,11 +261,10 @@ async def test_output_limit(make: Make) -> None:
 
 async def test_parallel_commands_do_not_disturb_each_other(sandbox: Sandbox, workspace: Path) -> None:
     await sandbox.exec("mkdir " + " ".join(f"d{n}" for n in range(10)))
-    started = time.monotonic()
+    meet = 'echo >here; until [ "$(ls ../d*/here | wc -l)" = 10 ]; do sleep 0.02; done'
     results = await asyncio.gather(
-        *(sandbox.exec(f"cd d{n}; sleep 0.3; echo {n} >f; seq 1 9000; pwd; exit {n}") for n in range(10))
+        *(sandbox.exec(f"cd d{n}; {meet}; echo {n} >f; seq 1 9000; pwd; exit {n}", timeout=60) for n in range(10))
     )
-    assert time.monotonic() - started < 2.5
     for n, result in enumerate(results):
         assert result.exit_code == n
         assert result.stdout.tail.endswith(f"9000\n{workspace}/d{n}\n".encode())
@@ -273,7 +296,7 @@ async def test_a_storm_of_cancellations(sandbox: Sandbox) -> None:
             task.cancel()
         await asyncio.wait(tasks)
         assert all(task.cancelled() for task in tasks)
-    wait_until(lambda: not processes_of(f"77.{RUN}"), 2)
+    wait_until(lambda: not processes_of(f"77.{RUN}"), 60)
     assert await out(sandbox, "echo alive") == "alive"
 
 

@@ -47,10 +47,11 @@ def run(user: Unprivileged, body: str, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.timeout(600)
 def test_the_contract(unprivileged: Unprivileged) -> None:
     """Everything in ``test_sandbox_contract.py``, as a user whom landlock holds."""
     words = ["-q", "-n", "0", "-p", "no:cacheprovider", "-k", "landlock", "tests/integration/test_sandbox_contract.py"]
-    done = unprivileged.run(sys.executable, "-m", "pytest", *words)
+    done = unprivileged.run(sys.executable, "-m", "pytest", *words, timeout=500)
     assert done.returncode == 0, done.stdout[-5000:]
     assert "passed" in done.stdout
     assert "skipped" not in done.stdout
@@ -275,5 +276,5 @@ def test_nothing_outlives_the_worker(unprivileged: Unprivileged) -> None:
     finally:
         worker.send_signal(signal.SIGKILL)
         worker.wait()
-    wait_until(lambda: not processes_of(marker), 5)
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in helpers), 5)
+    wait_until(lambda: not processes_of(marker), 60)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in helpers), 60)

@@ -104,7 +104,7 @@ async def test_a_supervisor_that_is_killed_leaves_nothing(server: Server) -> Non
     os.kill(of_it, signal.SIGKILL)
     result = await running
     assert result.returncode is None
-    wait_until(lambda: not processes_of(f"92.{RUN}"), 5)
+    wait_until(lambda: not processes_of(f"92.{RUN}"), 60)
     assert (await server.run("echo alive")).stdout.text() == "alive\n"
 
 

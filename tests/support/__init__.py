@@ -2,7 +2,7 @@
 
 from tests.support.network import NetworkGuard
 from tests.support.postgres import PostgresCluster, PostgresMissing
-from tests.support.processes import processes_of, run_operator
+from tests.support.processes import processes_of, run_operator, wait_until_gone
 from tests.support.unprivileged import Unprivileged, UnprivilegedMissing
 from tests.support.waiting import free_port, wait_until, wait_until_async
 
@@ -17,4 +17,5 @@ __all__ = [
     "run_operator",
     "wait_until",
     "wait_until_async",
+    "wait_until_gone",
 ]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["operator_environment", "processes_of", "run_operator"]
+__all__ = ["operator_environment", "processes_of", "run_operator", "wait_until_gone"]
 
 
 def operator_environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -71,3 +72,25 @@ def processes_of(marker: str) -> list[int]:
         if marker.encode() in text:
             found.append(int(folder.name))
     return sorted(found)
+
+
+def wait_until_gone(*markers: str, timeout: float = 60.0) -> None:
+    """Wait until no living process carries one of the markers; see :func:`processes_of`.
+
+    Raises:
+        AssertionError: Some still live after ``timeout`` seconds (default 60); the message says what they are.
+    """
+    deadline = time.monotonic() + timeout
+    while left := sorted({pid for marker in markers for pid in processes_of(marker)}):
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"alive after {timeout} s: " + "; ".join(map(_description, left)))
+        time.sleep(0.01)
+
+
+def _description(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        parent = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+    except OSError:
+        return f"{pid} (ended meanwhile)"
+    return f"{pid} (child of {parent}) {words[:100]}"

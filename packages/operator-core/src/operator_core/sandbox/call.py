@@ -14,6 +14,14 @@ __all__ = ["NOT_STARTED", "Call", "State", "prologue", "read_state", "remove_fil
 
 NOT_STARTED = b"n"
 
+# A trap for EXIT makes bash catch all signals that end it, and what it starts catches them too until it has become its
+# program: then a signal is lost, and the program runs on. Not so if they had a trap of their own before; when that has
+# been taken off again, they end the shell as if there were no trap for EXIT.
+_PLAIN = "HUP USR1 USR2 ALRM"
+# By this one, with which a time-out begins, it ends in an orderly way: after the program that it waits for, and with
+# the command's own traps. (bash holds it back while it makes a process, so none is lost here either.)
+_ORDERLY = "trap 'builtin exit 143' TERM"
+
 
 class Call(NamedTuple):
     """One command to start.
@@ -68,14 +76,18 @@ def prologue(state: str, workspace: str, limits: Mapping[str, int], load: str, *
     where = shlex.quote(state)
     # `pwd` and `echo` may be functions of the command by then; errors of `set -x` and `set -u` are not its output.
     tally = "set -- /proc/[0-9]*; builtin echo $#" if count else "builtin echo 0"
-    farewell = f"{{ set +uxf; {tally}; builtin pwd -P; }} >>{where} 2>/dev/null"
+    # A background process that is killed before it has become its program is still a copy of the shell, and runs this.
+    own = "[[ $BASHPID = $$ ]]"
+    farewell = f"{{ set +uxf; {own} && {{ {tally}; builtin pwd -P; }}; }} >>{where} 2>/dev/null"
     steps = [
         # Overwriting what is there (`<>`) also works on a disk that is full.
         f"builtin echo s 1<>{where}",
         f'cd -- "$1" 2>/dev/null || {{ builtin echo f 1<>{where}; cd -- {shlex.quote(workspace)}; }}',
         *(f"ulimit -{letter} {value} 2>/dev/null" for letter, value in limits.items()),
         load,
+        f"{_ORDERLY}; trap : {_PLAIN}",
         f"trap {shlex.quote(farewell)} EXIT",
+        f"trap - {_PLAIN}",
         'set --; eval "unset __c; $__c"',
     ]
     return "; ".join(steps)

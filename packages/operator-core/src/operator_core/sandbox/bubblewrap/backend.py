@@ -5,7 +5,8 @@ What bubblewrap does not do by itself, and what is done about it here, was measu
 
 * its first process keeps the environment it was started with, and its arguments: both are readable inside, so it gets
   an empty environment and reads its options from a memory file;
-* killing its outer process while it starts leaves orphans: the process id of the inner one is read and killed too;
+* killing its outer process while it starts leaves orphans: the process id of the inner one is read and killed too,
+  and a process beside the session does that when it is this process that was killed;
 * host root keeps writable sysctls in a fresh ``/proc``: they are covered;
 * vsock, io_uring, setuid bits and more are in no namespace: a seccomp filter refuses them;
 * the kernel's user id 0 keeps some of its weight without any capability: started as root, commands are another user.
@@ -35,6 +36,7 @@ from operator_core.sandbox.call import State as Ended
 from operator_core.sandbox.environment import build_environment, interpreter_prefixes, search_path
 from operator_core.sandbox.layout import HOME, ROOM
 from operator_core.sandbox.linux.cgroups import Group
+from operator_core.sandbox.linux.guard import Guard
 from operator_core.sandbox.linux.namespaces import Namespaces, View, can_administer, free_user
 from operator_core.sandbox.linux.seccomp import SUPPORTED, build_filter
 from operator_core.sandbox.mounts import Cover, covers, places, policy_mounts
@@ -79,12 +81,14 @@ class BubblewrapSandbox(Session):
         self._search_path = ""
         self._namespaces = Namespaces()
         self._group = Group()
+        self._guard = Guard()
         self._seen_uid: int | None = None
         self._kills = 0
         self._covered: dict[Path, frozenset[Cover]] = {}
 
     async def _open(self) -> Report:
         version = self._find()
+        await self._guard.open()
         self._filter = build_filter()
         self._search_path = search_path((*self.policy.readable, *self.policy.writable))
         # In a thread, because many sessions start at once; it is waited for, because it must not go on after `close`.
@@ -262,7 +266,7 @@ class BubblewrapSandbox(Session):
                 reading = stack.enter_context(contextlib.ExitStack())
                 reading.callback(os.close, arguments)
                 argv = [*self._namespaces.entrance(), self._program, "--args", str(arguments), "--"]
-                argv += ["bash", "--noprofile", "--norc", "-c", script, "bash", call.cwd]
+                argv += ["bash", "--noprofile", "--norc", "-c", script, "bash", call.cwd, self._guard.mark]
                 fds = (command, rules, info_write, arguments)
                 try:
                     # This search path is for bubblewrap's own look-up of bash, in the sandbox.
@@ -323,6 +327,7 @@ class BubblewrapSandbox(Session):
         await super().close()
         self._namespaces.close()
         await self._group.remove()
+        await self._guard.close()
 
     def _places(self) -> list[files.Place]:
         return [*system_places(self._layout), *places(self.policy, self._layout, mapped=True)]
