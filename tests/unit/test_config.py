@@ -7,8 +7,9 @@ from typing import get_args
 
 import pytest
 
-from operator_core.config import Settings, load_settings
+from operator_core.config import Settings, extension_models, load_settings
 from operator_core.errors import ConfigError
+from operator_dataverse.settings import settings_of
 
 FULL = """
 [store]
@@ -55,6 +56,47 @@ def test_every_setting_is_described() -> None:
             assert table is not None
             for key, field in table.model_fields.items():
                 assert field.description, f"{name}.{key} has no docstring"
+    for name, model in extension_models().items():
+        for key, field in model.model_fields.items():
+            assert field.description, f"{name}.{key} has no docstring"
+
+
+def test_a_package_brings_a_section_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, FULL + '[dataverse]\nurl = "https://org.example"\nwork_dir = "work"\nbox = "file"\n')
+    environ = {"DATAVERSE_URL": "https://other.example", "OPERATOR_DATAVERSE__BOX": "env", "WEBHOOK_USER": ""}
+    loaded = load_settings(path, environ=environ)
+    found = settings_of(loaded.settings)
+    assert (found.url, found.box, found.user, found.work_dir) == (
+        environ["DATAVERSE_URL"],
+        "env",
+        None,
+        tmp_path / "work",
+    )
+    assert loaded.origins["dataverse.url"] == "environment DATAVERSE_URL"
+    assert loaded.origins["dataverse.box"] == "environment OPERATOR_DATAVERSE__BOX"
+    assert loaded.origins["dataverse.work_dir"] == str(path)
+    # They stay when the tree is copied with other values, and are the defaults where nothing was configured.
+    assert settings_of(loaded.settings.model_copy(update={"limits": loaded.settings.limits})).box == "env"
+    assert settings_of(Settings()).url is None
+    assert loaded.settings != load_settings(path, environ={}).settings
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "said"),
+    [
+        ("[dataverse]\nurll = 'x'", {}, "Unknown key 'dataverse.urll' in {}; perhaps 'url' is meant."),
+        ("[dataverse]\npoll_s = 0", {}, "Bad value for 'dataverse.poll_s' in {}: Input should be greater than 0."),
+        ("dataverse = 1", {}, "Bad value for 'dataverse' in {}: "),
+        (
+            "",
+            {"OPERATOR_DATAVERSE__POLL_S": "x"},
+            "Bad value for 'dataverse.poll_s' in environment OPERATOR_DATAVERSE__POLL_S: ",
+        ),
+    ],
+)
+def test_mistakes_in_it_are_blamed_likewise(tmp_path: Path, text: str, environ: dict[str, str], said: str) -> None:
+    path = write(tmp_path, text + "\n")
+    assert refused(path, environ).startswith(said.format(path))
 
 
 def test_the_order_of_precedence_and_the_origins(tmp_path: Path) -> None:
@@ -128,7 +170,7 @@ def test_mistakes_in_the_file(tmp_path: Path) -> None:
         (
             "foo = 1",
             "Unknown key 'foo' in {}; known here: store, model, limits, sandbox, worker, tasks, incidents, "
-            "claude_code, context, explore, monitor, credential, subject.",
+            "claude_code, context, explore, monitor, credential, subject, dataverse.",
         ),
         ("[store]\nx = 1", "Unknown key 'store.x' in {}; known here: url."),
         ('[[subject]]\nnam = "a"', "The key 'subject[1].name' is missing in {}."),
@@ -179,7 +221,7 @@ def test_mistakes_in_the_environment_are_blamed_on_it(tmp_path: Path) -> None:
     path = write(tmp_path, FULL)
     assert refused(path, {"OPERATOR_MODLE__X": "1"}) == (
         "OPERATOR_MODLE__X names no setting; the sections are store, model, limits, sandbox, worker, "
-        "tasks, incidents, claude_code, context, explore, monitor."
+        "tasks, incidents, claude_code, context, explore, monitor, dataverse."
     )
     text = refused(path, {"OPERATOR_LIMITS__TURNS": "many"})
     assert text.startswith("Bad value for 'limits.turns' in environment OPERATOR_LIMITS__TURNS: ")

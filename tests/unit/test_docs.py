@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from anthropic import AsyncAnthropic
 
-from operator_core.config import Settings
+from operator_core.config import load_settings
 from operator_core.scripted import ScriptedServer
 from tests.support import run_operator
 
@@ -27,9 +26,12 @@ TOML = [(page.name, block) for page in PAGES for block in blocks(page, "toml")]
 
 
 @pytest.mark.parametrize(("page", "block"), TOML, ids=[f"{p}-{i}" for i, (p, _) in enumerate(TOML)])
-def test_every_configuration_in_the_documentation_is_accepted(page: str, block: str) -> None:
-    settings = Settings.model_validate(tomllib.loads(block))
-    assert settings != Settings(), f"{page}: the example configures nothing"
+def test_every_configuration_in_the_documentation_is_accepted(page: str, block: str, tmp_path: Path) -> None:
+    example, nothing = tmp_path / "operator.toml", tmp_path / "empty.toml"
+    example.write_text(block, "utf-8")
+    nothing.touch()
+    settings = load_settings(example, environ={}).settings
+    assert settings != load_settings(nothing, environ={}).settings, f"{page}: the example configures nothing"
 
 
 def test_every_command_in_the_documentation_exists() -> None:

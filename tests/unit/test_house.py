@@ -22,18 +22,35 @@ from tests.support.processes import operator_environment
 ROOT = Path(__file__).parents[2]
 
 # Upwards; a room may import from its own floor (without circles) and from those below.
-FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "clock", "text", "failpoints", "encodings"),
-    ("model", "redaction"),
-    ("config",),
-    ("safety", "sandbox", "db", "scripted"),
-    ("agent_lab", "probes"),
-    ("verify",),
-    ("work", "monitor"),
-    ("cli", "web", "demo"),
-    ("__main__",),
-)
-FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+HOUSES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "operator_core": (
+        ("errors", "clock", "text", "failpoints", "encodings"),
+        ("model", "redaction"),
+        ("config",),
+        ("safety", "sandbox", "db", "scripted"),
+        ("agent_lab", "probes", "notify"),
+        ("verify",),
+        ("work", "monitor"),
+        ("cli", "web", "demo"),
+        ("__main__",),
+    ),
+    "operator_dataverse": (
+        ("errors",),
+        ("settings", "tables"),
+        ("client",),
+        ("teams", "onedrive", "flows", "bot", "update", "machine"),
+        ("reporting", "intake", "fleet"),
+        ("chat", "source"),
+        ("double",),
+        ("demo", "cli"),
+        ("__main__",),
+    ),
+}
+FLOOR_OF = {
+    house: {room: floor for floor, rooms in enumerate(floors) for room in rooms} for house, floors in HOUSES.items()
+}
+# The double judges the client, so it must not be made of it.
+INDEPENDENT = {"operator_dataverse.double": {"operator_dataverse.tables"}}
 
 # (module, room) -> why it may import from that higher room.
 MAY_IMPORT_UP = {
@@ -44,6 +61,9 @@ MAY_USE_TIME = {
     "operator_core.clock": "it is the clock",
     "operator_core.demo.service": "it is the watched system, a program that knows nothing of Operator",
     "operator_core.agent_lab.loop": "jitter of the retry pauses",
+    "operator_core.sandbox.linux.guard_helper": "it is a program that loads nothing of Operator",
+    "operator_dataverse.client.http": "jitter of the retry pauses",
+    "operator_dataverse.double.faults": "a storm is a series of chances with a seed",
     "operator_core.work.worker": "jitter, so that workers do not all reap at the same moment",
 }
 
@@ -56,9 +76,13 @@ HEAVY = (
     "alembic",
     "anthropic",
     "asyncpg",
+    "azure",
     "genai_prices",
     "httpx2",
+    "jsonschema",
+    "msal",
     "numpy",
+    "requests",
     "sqlalchemy",
     "starlette",
     "uvicorn",
@@ -113,28 +137,46 @@ def imports(sources: Sources) -> Iterator[Import]:
 
 
 def room(name: str) -> str:
-    """The room of a dotted name in ``operator_core``; empty for the package itself."""
+    """The room of a dotted name in its package; empty for the package itself."""
     parts = name.split(".")
     return parts[1] if len(parts) > 1 and parts[1] != "__init__" else ""
 
 
+def house(name: str) -> str:
+    """The package of a dotted name."""
+    return name.split(".")[0]
+
+
 def wrong_floors(sources: Sources) -> list[str]:
     complaints = []
-    core = {name: source for name, source in sources.items() if name.split(".")[0] == "operator_core"}
-    rooms = {room(name) for name in core} - {""}
+    rooms = {(house(name), room(name)) for name in sources if house(name) in HOUSES and room(name)}
     complaints += [
-        f"operator_core.{name} is on no floor; give it one in FLOORS" for name in sorted(rooms - FLOOR_OF.keys())
+        f"{package}.{name} is on no floor; give it one in HOUSES"
+        for package, name in sorted(rooms)
+        if name not in FLOOR_OF[package]
     ]
-    for importer, name, line, _ in imports(core):
-        package, target = name.split(".")[0], room(name)
-        if package in {"operator_lab", "operator_dataverse"}:
+    for importer, name, line, _ in imports(sources):
+        package, target, floors = house(name), room(name), FLOOR_OF.get(house(importer), {})
+        if house(importer) == "operator_core" and package in {"operator_lab", "operator_dataverse"}:
             complaints.append(f"{importer}:{line} imports {name}; plug-ins use the core, not the other way round")
-        if package != "operator_core" or target not in FLOOR_OF or room(importer) not in FLOOR_OF | {"": -1}:
+        if package != house(importer) or target not in floors or room(importer) not in floors | {"": -1}:
             continue
-        own = FLOOR_OF.get(room(importer), -1)
-        if FLOOR_OF[target] > own and (importer, target) not in MAY_IMPORT_UP:
+        if floors[target] > floors.get(room(importer), -1) and (importer, target) not in MAY_IMPORT_UP:
             complaints.append(f"{importer}:{line} imports {name}, which is on a higher floor")
     return complaints
+
+
+def not_independent(sources: Sources) -> list[str]:
+    """Imports of a room that must judge others from the rooms that it judges."""
+    return [
+        f"{importer}:{line} imports {name}; {owner} must stand alone"
+        for importer, name, line, _ in imports(sources)
+        for owner, allowed in INDEPENDENT.items()
+        if importer.startswith(f"{owner}.")
+        and house(name) == house(owner)
+        and not name.startswith(tuple(f"{room}." for room in {owner, *allowed}))
+        and name not in {owner, *allowed}
+    ]
 
 
 def private_uses(sources: Sources) -> list[str]:
@@ -182,13 +224,13 @@ def module_edges(sources: Sources) -> dict[str, set[str]]:
 
 
 def room_edges(sources: Sources) -> dict[str, set[str]]:
+    def place(name: str) -> str:
+        return f"{house(name)}.{room(name)}"
+
     edges: dict[str, set[str]] = {}
     for importer, targets in module_edges(sources).items():
-        if importer.startswith("operator_core."):
-            mine = room(importer)
-            edges.setdefault(mine, set()).update(
-                {room(t) for t in targets if t.startswith("operator_core.")} - {mine, ""}
-            )
+        inside = {place(t) for t in targets if house(t) == house(importer) and room(t)}
+        edges.setdefault(place(importer), set()).update(inside - {place(importer)})
     return edges
 
 
@@ -241,6 +283,10 @@ def test_imports_point_downwards() -> None:
     assert wrong_floors(product()) == []
 
 
+def test_the_judge_shares_nothing_with_the_judged() -> None:
+    assert not_independent(product()) == []
+
+
 def test_packages_use_only_what_others_export() -> None:
     assert private_uses(product()) == []
 
@@ -277,7 +323,16 @@ def test_exceptions_that_nothing_needs_are_removed() -> None:
     assert [name for name in excused if not own_clocks({name: excused[name]}, allowed={})] == []
 
 
-@pytest.mark.parametrize("module", ["operator_core", "operator_core.cli"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "operator_core",
+        "operator_core.cli",
+        "operator_dataverse",
+        "operator_dataverse.cli",
+        "operator_dataverse.settings",
+    ],
+)
 def test_the_command_line_loads_nothing_heavy(module: str) -> None:
     code = f"import sys, json, {module}; print(json.dumps(sorted(sys.modules)))"
     loaded = set(json.loads(_python(code)))
@@ -339,6 +394,9 @@ def _python(code: str, *args: str) -> str:
         (wrong_floors, "operator_core.__init__", "from operator_core.errors import OperatorError"),
         (wrong_floors, "operator_core.verify.checks", "from operator_core.agent_lab import x\nimport operator_lab"),
         (wrong_floors, "operator_core.attic.box", ""),
+        (wrong_floors, "operator_dataverse.attic.box", ""),
+        (wrong_floors, "operator_dataverse.client.http", "from operator_dataverse.intake import poll"),
+        (not_independent, "operator_dataverse.double.app", "from operator_dataverse.client import field"),
         (private_uses, "operator_lab.trial", "from operator_core.db import _engine"),
         (own_clocks, "operator_core.db.store", "import time\nx = time.monotonic()"),
         (own_clocks, "operator_core.db.store", "from time import time"),
@@ -367,6 +425,8 @@ def test_each_rule_sees_what_breaks_it(rule: object, module: str, source: str) -
         ),
         (wrong_floors, "operator_core.agent_lab.loop", "def f():\n    from operator_core.work import run"),
         (wrong_floors, "operator_core.cli.main", "from operator_core import __version__"),
+        (wrong_floors, "operator_dataverse.intake.poll", "from operator_core.work import x\nimport operator_core.cli"),
+        (not_independent, "operator_dataverse.double.app", "from operator_dataverse.tables import schema"),
         (
             own_clocks,
             "operator_core.db.store",
@@ -402,4 +462,4 @@ def test_circles_are_found_through_lazy_imports_but_not_through_types() -> None:
         "operator_core.sandbox.c": "import operator_core.db.a",
     }
     assert circles(module_edges(rooms)) == []
-    assert circles(room_edges(rooms)) == ["db -> sandbox -> db"]
+    assert circles(room_edges(rooms)) == ["operator_core.db -> operator_core.sandbox -> operator_core.db"]

@@ -2,6 +2,9 @@
 
 Order of precedence: command line, environment (``OPERATOR_<SECTION>__<KEY>``, e.g. ``OPERATOR_MODEL__BASE_URL``),
 ``operator.toml``, default. An unknown key is an error. ``operator config show`` prints each value with its origin.
+
+Packages beside this one may bring sections of their own: an entry point of the group ``operator_core.settings``, whose
+name is the section and whose object is its model. Such a model may name variables of its own in ``ENVIRONMENT``.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ import socket
 import tomllib
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from operator_core.errors import ConfigError
 from operator_core.model.invariant import (
@@ -36,6 +41,7 @@ __all__ = [
     "ContextSettings",
     "Credential",
     "ExploreSettings",
+    "Extension",
     "IncidentSettings",
     "LimitSettings",
     "LoadedSettings",
@@ -47,6 +53,7 @@ __all__ = [
     "StoreSettings",
     "TaskSettings",
     "WorkerSettings",
+    "extension_models",
     "load_settings",
 ]
 
@@ -64,6 +71,38 @@ _RETIRED_MODELS = {
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Extension(_Section):
+    """Base of a section that another package brings.
+
+    Attributes:
+        ENVIRONMENT: Name of a variable -> the key that it sets, beside ``OPERATOR_<SECTION>__<KEY>``.
+    """
+
+    ENVIRONMENT: ClassVar[Mapping[str, str]] = {}
+
+
+E = TypeVar("E", bound=Extension)
+
+
+@cache
+def extension_models() -> Mapping[str, type[Extension]]:
+    """The models of the sections that installed packages bring, by section.
+
+    Raises:
+        ConfigError: One of them cannot be imported.
+    """
+    models: dict[str, type[Extension]] = {}
+    for point in entry_points(group="operator_core.settings"):
+        try:
+            models[point.name] = point.load()
+        except Exception as error:
+            package = point.dist.name if point.dist else point.value
+            raise ConfigError(
+                f"The package {package} is installed and broken ({type(error).__name__}: {error}); install it again."
+            ) from error
+    return models
 
 
 class StoreSettings(_Section):
@@ -323,6 +362,18 @@ class Settings(_Section):
     """Secrets that agents may use without seeing them."""
     subject: tuple[Subject, ...] = ()
     """Systems under watch."""
+    _extensions: dict[str, Extension] = PrivateAttr(default_factory=dict)
+
+    def extension(self, section: str, model: type[E]) -> E:
+        """The section that another package brings; its defaults when these settings were not loaded from anywhere."""
+        found = self._extensions.get(section)
+        return found if isinstance(found, model) else model()
+
+    def extended(self, section: str, values: Extension) -> Settings:
+        """These settings with another section of a package."""
+        copy = self.model_copy()
+        copy._extensions = {**self._extensions, section: values}
+        return copy
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Settings:
@@ -373,12 +424,18 @@ def load_settings(
     if file is not None:
         data = _read_toml(file)
         origins.update({key: str(file) for key in _leaves(data)})
+    models = extension_models()
+    sections = [*(s for s in Settings.model_fields if s not in LISTS), *models]
+    for extension, model in models.items():
+        for name, key in model.ENVIRONMENT.items():
+            if env.get(name):
+                _put(data, extension, key, env[name])
+                origins[f"{extension}.{key}"] = f"environment {name}"
     for name, value in env.items():
         section, _, key = name.removeprefix(ENV_PREFIX).lower().partition("__")
         if name.startswith(ENV_PREFIX) and key:
-            if section not in Settings.model_fields or section in LISTS:
-                sections = ", ".join(s for s in Settings.model_fields if s not in LISTS)
-                raise ConfigError(f"{name} names no setting; the sections are {sections}.")
+            if section not in sections:
+                raise ConfigError(f"{name} names no setting; the sections are {', '.join(sections)}.")
             _put(data, section, key, value)
             origins[f"{section}.{key}"] = f"environment {name}"
     if "base_url" not in data.get("model", {}) and env.get("ANTHROPIC_BASE_URL"):
@@ -388,10 +445,17 @@ def load_settings(
     if chosen:
         _put(data, "store", "url", chosen)
         origins["store.url"] = "command line --db" if db else "environment OPERATOR_DB"
+    theirs = {name: data.pop(name) for name in models if name in data}
     try:
-        return LoadedSettings(Settings.model_validate(data), origins, file)
+        settings = Settings.model_validate(data)
     except ValidationError as error:
         raise ConfigError(_explain(error, data, file, origins)) from None
+    for extension, values in theirs.items():
+        try:
+            settings = settings.extended(extension, models[extension].model_validate(values))
+        except ValidationError as error:
+            raise ConfigError(_explain(error, theirs, file, origins, extension)) from None
+    return LoadedSettings(settings, origins, file)
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
@@ -413,6 +477,13 @@ def _read_toml(file: Path) -> dict[str, Any]:
         table = data.get(section)
         if isinstance(table, dict) and isinstance(table.get(key), str) and "://" not in table[key]:
             table[key] = str(file.parent / Path(table[key]).expanduser())
+    for section, model in extension_models().items():
+        table = data.get(section)
+        if not isinstance(table, dict):
+            continue
+        for key, field in model.model_fields.items():
+            if Path in (field.annotation, *get_args(field.annotation)) and isinstance(table.get(key), str):
+                table[key] = str(file.parent / Path(table[key]).expanduser())
     return data
 
 
@@ -430,9 +501,11 @@ def _put(data: dict[str, Any], section: str, key: str, value: str) -> None:
         data[section][key] = value
 
 
-def _explain(error: ValidationError, data: Mapping[str, Any], file: Path | None, origins: Mapping[str, str]) -> str:
+def _explain(
+    error: ValidationError, data: Mapping[str, Any], file: Path | None, origins: Mapping[str, str], section: str = ""
+) -> str:
     first = error.errors()[0]
-    full = first["loc"]
+    full = (section, *first["loc"]) if section else first["loc"]
     # After a probe stands its type, which is no key.
     loc = [part for i, part in enumerate(full) if i == 0 or full[i - 1] != "probe"]
     source = origins.get(".".join(map(str, loc))) or (str(file) if file else "the environment")
@@ -470,5 +543,6 @@ def _known(loc: Sequence[int | str]) -> list[str]:
     tables |= {"credential": Credential, "blocked": BlockedPattern}
     tables |= {"prices": Price, "subject": Subject, "invariant": Invariant, "durability": Durability}
     tables |= {"protect": Protect, "http": HttpProbe, "tcp": TcpProbe, "command": CommandProbe, "promql": PromQLProbe}
+    tables |= dict(extension_models().items())
     model = next((tables[part] for part in reversed(loc) if part in tables), Settings)
-    return list(model.model_fields)
+    return list(model.model_fields) if loc else [*model.model_fields, *extension_models()]

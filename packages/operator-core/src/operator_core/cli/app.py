@@ -27,7 +27,7 @@ from operator_core.cli import (
 from operator_core.cli.context import Invocation
 from operator_core.errors import ConfigError
 
-__all__ = ["app", "run_app"]
+__all__ = ["app", "run_app", "run_typer"]
 
 app = typer.Typer(
     name="operator",
@@ -88,11 +88,23 @@ def run_app(words: Sequence[str]) -> int:
     Raises:
         OperatorError: One sentence.
     """
+    return run_typer(app, words, "operator")
+
+
+def run_typer(program: typer.Typer, words: Sequence[str], name: str) -> int:
+    """Run one command of a program; its exit code.
+
+    Args:
+        name: How the program is called, for the hints.
+
+    Raises:
+        OperatorError: One sentence.
+    """
     from typer._click.exceptions import ClickException, NoArgsIsHelpError
 
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(program)
     try:
-        code = command.main(list(words), prog_name="operator", standalone_mode=False)
+        code = command.main(list(words), prog_name=name, standalone_mode=False)
     except NoArgsIsHelpError as error:
         # As every other command without its words: what there is, and an exit code that says that nothing was done.
         typer.echo(error.format_message())
@@ -100,6 +112,6 @@ def run_app(words: Sequence[str]) -> int:
     except ClickException as error:
         text = " ".join(error.format_message().split()).replace("Value error, ", "").rstrip(".")
         end = " See" if text.endswith("?") else "; see"
-        command_path = getattr(getattr(error, "ctx", None), "command_path", "operator")
+        command_path = getattr(getattr(error, "ctx", None), "command_path", name)
         raise ConfigError(f"{text}{end} `{command_path} --help`.") from None
     return code if isinstance(code, int) else 0

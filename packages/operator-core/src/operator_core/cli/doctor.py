@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from operator_core.model.invariant import Subject
     from operator_core.sandbox import Report
 
-__all__ = ["Finding", "doctor", "examine", "look_at_docker", "try_sandbox"]
+__all__ = ["Finding", "conclude", "doctor", "examine", "look_at_docker", "try_sandbox"]
 
 State = Literal["ok", "warning", "wrong", "skipped"]
 
@@ -51,6 +51,11 @@ def doctor(context: typer.Context, as_json: AsJson = False) -> int:
         findings = run(_examine(context))
     finally:
         out.working(None)
+    return conclude(out, findings, as_json)
+
+
+def conclude(out: Output, findings: list[Finding], as_json: bool) -> int:
+    """Print what was found; the exit code is 1 if something is wrong."""
     wrong = [finding for finding in findings if finding.state == "wrong"]
     if as_json:
         out.json({"ok": not wrong, "checks": [finding._asdict() for finding in findings]})

@@ -102,17 +102,17 @@ def init(
 @config_app.command("show")
 def show(context: typer.Context, as_json: AsJson = False) -> None:
     """Print every setting: its value, and where it comes from."""
-    from operator_core.config import LISTS
+    from operator_core.config import LISTS, extension_models
     from operator_core.db.engine import safe_url
     from operator_core.redaction import Redactor, looks_secret
 
     loaded = invocation(context).load()
     clean = Redactor.from_environment()
     values: dict[str, dict[str, Any]] = {}
-    for section in type(loaded.settings).model_fields:
-        if section in LISTS:
-            continue
-        for key, value in getattr(loaded.settings, section).model_dump(mode="json").items():
+    parts = {s: getattr(loaded.settings, s) for s in type(loaded.settings).model_fields if s not in LISTS}
+    parts |= {section: loaded.settings.extension(section, model) for section, model in extension_models().items()}
+    for section, part in parts.items():
+        for key, value in part.model_dump(mode="json").items():
             name = f"{section}.{key}"
             shown = safe_url(value) if name == "store.url" else clean.tree(value)
             values[name] = {"value": shown, "origin": _origin(loaded.origins, name)}
@@ -141,13 +141,12 @@ def _origin(origins: dict[str, str], name: str) -> str:
 
 
 def _template(settings: Settings, url: str | None) -> str:
-    from operator_core.config import LISTS
+    from operator_core.config import LISTS, extension_models
 
     lines = [_HEAD]
-    for section in type(settings).model_fields:
-        if section in LISTS:
-            continue
-        part = getattr(settings, section)
+    parts = {s: getattr(settings, s) for s in type(settings).model_fields if s not in LISTS}
+    parts |= {section: model() for section, model in extension_models().items()}
+    for section, part in parts.items():
         lines += [f"# {(type(part).__doc__ or '').strip().splitlines()[0]}", f"[{section}]", ""]
         for key, field in type(part).model_fields.items():
             value = getattr(part, key)

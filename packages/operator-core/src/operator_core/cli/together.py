@@ -16,6 +16,7 @@ from operator_core.monitor.loop import MonitorLoop
 from operator_core.monitor.recheck import Recheck
 from operator_core.monitor.report import CycleReport
 from operator_core.work.session import Conclusion
+from operator_core.work.sources import attach_sources, work_beside
 from operator_core.work.worker import Worker
 
 __all__ = ["monitor_lines", "serve_together", "until_signal", "watch"]
@@ -47,7 +48,7 @@ async def serve_together(
     on_cycle: Callable[[CycleReport], None] | None = None,
     interval_s: float | None = None,
 ) -> None:
-    """Watch and work until ``stop`` is set; when one of the two fails, the other one ends too.
+    """Watch, work, and take tickets from elsewhere, until ``stop`` is set; when one fails, the others end too.
 
     Raises:
         OperatorError: Why it could not go on.
@@ -59,10 +60,11 @@ async def serve_together(
         if on_cycle is not None:
             on_cycle(report)
 
+    settings, sources = attach_sources(settings, database, say)
     loops = build_loops(settings, TicketDB(database), on_cycle=heard, interval_s=interval_s)
     worker = Worker(settings, database, engine, say=say, on_conclusion=on_conclusion, look_with_checker=Recheck().look)
     say(f"Watching {len(settings.subject)} subject(s) and working on tickets; Ctrl-C ends both.")
-    await _until_one_ends(stop, [watch(loops, stop), worker.run(stop)])
+    await work_beside(sources, stop, lambda: _until_one_ends(stop, [watch(loops, stop), worker.run(stop)]))
 
 
 async def watch(loops: Sequence[MonitorLoop], stop: asyncio.Event) -> None:

@@ -168,6 +168,17 @@ _LIVING = (
     .where(workers.c.lease_until >= _NOW)
     .order_by(workers.c.started_at, workers.c.id)
 )
+_TAKEN = (
+    select(func.count())
+    .select_from(tickets.outerjoin(workers, workers.c.id == tickets.c.owner))
+    .where(
+        tickets.c.held.is_(False),
+        or_(
+            and_(tickets.c.status.in_(["open", "queued"]), tickets.c.pinned_to == bindparam("own_name", type_=Text)),
+            and_(tickets.c.status == "running", workers.c.name == bindparam("own_name", type_=Text)),
+        ),
+    )
+)
 _REGISTER = insert(workers).values(lease_until=_NOW + bindparam("ttl", type_=BigInteger))
 _BEAT = (
     update(workers)
@@ -260,6 +271,10 @@ class WorkQueue:
     async def living(self) -> list[LivingWorker]:
         """The workers that could take a ticket now, oldest first."""
         return [LivingWorker(r.id, r.name, r.host, r.pid) for r in await self.database.fetch(_LIVING)]
+
+    async def taken(self, name: str) -> int:
+        """How many slots of the workers with this name are taken, or will be by what is pinned to it."""
+        return int((await self.database.fetch(_TAKEN, own_name=name))[0][0])
 
     async def claim(self, worker: str, n: int = 1, name: str = "") -> list[Claim]:
         """Take up to ``n`` tickets, highest priority first, then oldest; each goes to exactly one worker.

@@ -40,12 +40,14 @@ __all__ = [
     "ledger_head",
     "metadata",
     "monitor_states",
+    "outbox",
     "tickets",
     "triggers",
+    "work_links",
     "workers",
 ]
 
-SCHEMA_REVISION = "0003"
+SCHEMA_REVISION = "0004"
 """Newest migration; a database at another revision is upgraded or refused."""
 
 
@@ -261,6 +263,50 @@ monitor_states = Table(
     Column("greens", Integer, nullable=False),
     Column("last_value", Text),
     Column("updated_at", Text, nullable=False),
+)
+
+work_links = Table(
+    "work_links",
+    metadata,
+    Column("source", Text, primary_key=True),
+    Column("external_id", Text, primary_key=True),
+    Column("ticket_id", Integer, ForeignKey("tickets.id"), index=True),
+    Column("owner", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("updated_at", Text, nullable=False),
+    Column("settled", Boolean, nullable=False, server_default=text("false")),
+)
+Index(
+    "idx_work_links_unsettled",
+    work_links.c.source,
+    work_links.c.owner,
+    sqlite_where=work_links.c.settled.is_(False),
+    postgresql_where=work_links.c.settled.is_(False),
+)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("channel", Text, nullable=False),
+    Column("dedupe_key", Text, nullable=False, unique=True),
+    Column("kind", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("due_at", BigInteger, nullable=False, server_default=text("0")),
+    Column("taken_by", Text),
+    Column("taken_until", BigInteger, nullable=False, server_default=text("0")),
+    Column("error", Text),
+    Column("created_at", Text, nullable=False),
+    Column("ended_at", Text),
+    sqlite_autoincrement=True,
+)
+Index(
+    "idx_outbox_left",
+    outbox.c.channel,
+    outbox.c.id,
+    sqlite_where=outbox.c.ended_at.is_(None),
+    postgresql_where=outbox.c.ended_at.is_(None),
 )
 
 # Columns of a journal row that nothing may change; `content` is the summary, which a better one may replace.

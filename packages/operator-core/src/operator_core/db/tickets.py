@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Integer, Text, bindparam, insert, or_, select
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from operator_core import clock
 from operator_core.db import ledger
 from operator_core.db.incidents import Incidents
+from operator_core.db.links import Links
 from operator_core.db.messages import why_not_answered, why_not_heard, why_not_steered
 from operator_core.db.schema import inbox, tickets
 from operator_core.db.ticket_rows import BY_ID, INSERT, ROW, as_json, close_session_row, ticket_of
@@ -38,6 +41,15 @@ _LIST = (
     .order_by(tickets.c.id.desc())
     .limit(bindparam("limit", type_=Integer))
 )
+
+_GUID_HEAD = re.compile(r"[0-9a-f]{8}-", re.IGNORECASE)
+
+
+def _task_key(link: tuple[str, str] | None) -> str:
+    """A key of its own; it begins as the id elsewhere does, because the session folder is named by its first digits."""
+    key = clock.new_id()
+    found = _GUID_HEAD.match(link[1]) if link else None
+    return f"task:{found[0][:8].lower()}{key[8:]}" if found else f"task:{key}"
 
 
 class TicketDB(Incidents):
@@ -102,13 +114,21 @@ class TicketDB(Incidents):
             ) from None
 
     async def submit_task(
-        self, spec: TaskSpec, *, priority: int = 0, pinned_to: str | None = None, actor: str = "person"
+        self,
+        spec: TaskSpec,
+        *,
+        priority: int = 0,
+        pinned_to: str | None = None,
+        actor: str = "person",
+        link: tuple[str, str] | None = None,
     ) -> Ticket:
         """Open a task; :func:`operator_core.work.submit.submit_task` makes its spec.
 
         Args:
             spec: Frozen with the ticket; its digest is also in the ledger, which nobody can change.
             pinned_to: Name of the only worker that may take it; None: any.
+            link: Source and id of what it stands for elsewhere (:mod:`operator_core.db.links`). A second submission
+                with the same link opens nothing: it is answered with the ticket of the first one.
 
         Raises:
             ConfigError: Something in the spec looks like a secret, which is never stored.
@@ -122,7 +142,7 @@ class TicketDB(Incidents):
             )
         now = clock.iso()
         values = {
-            "violation_key": f"task:{clock.new_id()}",
+            "violation_key": _task_key(link),
             "invariant_name": clean.column(spec.name),
             "message": clean.column(spec.prompt),
             "severity": "info",
@@ -137,7 +157,12 @@ class TicketDB(Incidents):
             "updated_at": now,
         }
         async with self.database.begin() as c:
+            linked = None if link is None else await self._ticket_of_link(c, link)
+            if linked is not None:
+                return linked
             row = (await c.execute(INSERT, values)).one()
+            if link is not None:
+                await Links(self.database).tie(c, *link, row.id)
             await ledger.append(
                 self.database,
                 c,
@@ -151,6 +176,13 @@ class TicketDB(Incidents):
             )
             await self.database.notify(c)
             return ticket_of(row)
+
+    async def _ticket_of_link(self, c: AsyncConnection, link: tuple[str, str]) -> Ticket | None:
+        links = Links(self.database)
+        # Made first, so that of two that submit at once the second one waits here and finds the ticket of the first.
+        await links.begin_in(c, *link, owner="", state={})
+        found = await links.lock(c, *link)
+        return None if found is None or found.ticket_id is None else await self._lock(c, found.ticket_id)
 
     async def get_ticket(self, ticket_id: int) -> Ticket:
         """One ticket.

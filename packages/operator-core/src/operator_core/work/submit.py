@@ -78,6 +78,8 @@ async def submit_task(
     allow_hosts: Sequence[str] = (),
     priority: int = 0,
     pinned_to: str | None = None,
+    actor: str = "person",
+    link: tuple[str, str] | None = None,
     warn: Warn = lambda sentence: None,
 ) -> Ticket:
     """Open a task; nothing is stored unless all of it is right.
@@ -99,6 +101,9 @@ async def submit_task(
         network: ``none``, ``allowlist`` or ``host``, for all commands.
         allow_hosts: For ``allowlist``: ``host``, ``host:port``, ``*.example.org``; those of ``[sandbox]`` are added.
         pinned_to: Name of the only worker that may take it.
+        actor: Who asks for it, for the ledger.
+        link: Source and id of what it stands for elsewhere. A second submission with the same link opens nothing: it is
+            answered with the ticket of the first one.
         warn: Called with each sentence about what is not as it may seem.
 
     Raises:
@@ -143,7 +148,7 @@ async def submit_task(
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ConfigError(f"The task cannot be accepted ({where}: {clip(first['msg'])}); change it.") from None
-    return await TicketDB(database).submit_task(spec, priority=priority, pinned_to=pinned_to)
+    return await TicketDB(database).submit_task(spec, priority=priority, pinned_to=pinned_to, actor=actor, link=link)
 
 
 # ---- words

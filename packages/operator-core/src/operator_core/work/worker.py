@@ -7,7 +7,7 @@ import contextlib
 import os
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -35,6 +35,7 @@ from operator_core.work.boxes import learn_credentials
 from operator_core.work.closing import export_closed
 from operator_core.work.incident import IncidentSession
 from operator_core.work.session import Conclusion, LookWithChecker, Session, SessionTools
+from operator_core.work.sources import attach_sources, look_everywhere, work_beside
 from operator_core.work.state import StateFolder
 from operator_core.work.task import TaskSession
 
@@ -84,6 +85,7 @@ class Worker:
         clock: For waiting; the lease itself is on the database's clock.
         on_conclusion: Called with each finished session.
         audit_dir: Also write one ``SessionAuditor`` file per session there.
+        more: Asked by a worker that would end because nothing is left: whether tickets have come after all.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class Worker:
         on_conclusion: Callable[[Conclusion], None] = lambda conclusion: None,
         audit_dir: Path | None = None,
         look_with_checker: LookWithChecker | None = None,
+        more: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self.id = real_clock.new_id()
         self.settings = settings
@@ -108,6 +111,7 @@ class Worker:
         self._say: Say = lambda line: say(database.redactor.text(line))
         self._on_conclusion = on_conclusion
         self._audit_dir = audit_dir
+        self._more = more
         self._jobs: dict[tuple[int, int], _Job] = {}
         self._failure: OperatorError | None = None
         self._quit = asyncio.Event()
@@ -203,7 +207,11 @@ class Worker:
         await asyncio.gather(*waits, return_exceptions=True)
 
     async def _anything_left(self) -> bool:
-        return bool(await self.database.fetch(_LEFT, name=self.settings.worker.name))
+        name = self.settings.worker.name
+        if await self.database.fetch(_LEFT, name=name):
+            return True
+        # Looked for again at the end: a ticket that others opened meanwhile is none that `more` has found.
+        return self._more is not None and (await self._more() or bool(await self.database.fetch(_LEFT, name=name)))
 
     # ---- one session
 
@@ -390,6 +398,7 @@ async def serve(
         loop.add_signal_handler(number, stop.set)
     try:
         async with Database.open(db or chosen.store.url) as database:
+            chosen, sources = attach_sources(chosen, database, say)
             worker = Worker(
                 chosen,
                 database,
@@ -398,8 +407,9 @@ async def serve(
                 audit_dir=audit_dir,
                 on_conclusion=on_conclusion,
                 look_with_checker=Recheck().look,
+                more=lambda: look_everywhere(sources),
             )
             say("Agent loop starting. Polling for tickets...")
-            await worker.run(stop, until_idle=until_idle)
+            await work_beside(sources, stop, lambda: worker.run(stop, until_idle=until_idle))
     finally:
         await engine.close()

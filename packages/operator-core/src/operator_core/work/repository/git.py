@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from operator_core.errors import SourceError, StoreFull
@@ -32,8 +33,14 @@ _IDENTITY = {
 }
 
 
-async def git(folder: Path, *arguments: str, timeout: float = 120.0) -> str:
+async def git(folder: Path, *arguments: str, timeout: float = 120.0, env: Mapping[str, str] | None = None) -> str:
     """Run git on a repository that no agent has touched; its output without the last line break.
+
+    Args:
+        folder: Where.
+        arguments: After ``git``; its own options may come before the command.
+        timeout: In seconds.
+        env: Further variables.
 
     Raises:
         SourceError: It failed; the message is its own last word.
@@ -44,7 +51,7 @@ async def git(folder: Path, *arguments: str, timeout: float = 120.0) -> str:
     argv = [program, "-C", str(folder)]
     for option in _OPTIONS:
         argv += ["-c", option]
-    env = {
+    variables = {
         **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
         **_IDENTITY,
         "PATH": os.environ.get("PATH", os.defpath),
@@ -59,19 +66,21 @@ async def git(folder: Path, *arguments: str, timeout: float = 120.0) -> str:
         "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",
         "GIT_NO_LAZY_FETCH": "1",
         "GIT_LITERAL_PATHSPECS": "1",
+        **(env or {}),
     }
+    command = next((word for word in arguments if not word.startswith("-") and "=" not in word), "")
 
     async def spawn(stdout: int, stderr: int) -> Process:
-        return await start_process([*argv, *arguments], stdout=stdout, stderr=stderr, env=env)
+        return await start_process([*argv, *arguments], stdout=stdout, stderr=stderr, env=variables)
 
     done = await run(spawn, timeout=timeout)
     said = printable(done.stderr.text()).strip()
     if done.reason == "timeout":
-        raise SourceError(f"git {arguments[0]} took longer than {timeout:g} s")
+        raise SourceError(f"git {command} took longer than {timeout:g} s")
     if done.returncode != 0:
         if "No space left on device" in said or "Disk quota exceeded" in said:
             raise StoreFull(f"The disk under {folder} is full; free some space and start again.")
         lines = [line for line in said.splitlines() if line.startswith(("fatal:", "error:"))] or said.splitlines()
-        why = lines[0].partition(": ")[2] or lines[0] if lines else f"git {arguments[0]} ended with {done.returncode}"
+        why = lines[0].partition(": ")[2] or lines[0] if lines else f"git {command} ended with {done.returncode}"
         raise SourceError(clip(why, 300))
     return done.stdout.text().rstrip("\n")

@@ -1,0 +1,189 @@
+"""Rows that this store has: they show signs of life, and what others do to them has its effect here.
+
+While the ticket is open, queued, running or waiting, and the row
+
+* is 9: the ticket is canceled; a session stops at its next checkpoint;
+* is 1 after 6: the answer of the person goes to the session (:mod:`operator_dataverse.intake.answers`);
+* is 1 and on no box: it was taken back because this box seemed dead. Nobody has it yet, so it is claimed again;
+* is deleted, of another owner, ended or queued by others, or 1 by a person's hand: it is lost. The session is stopped
+  at once, and nothing more is written to the row;
+* is 5 and ours: it shows a sign of life, four times in a lease.
+
+A service that does not answer is no reason to stop: the work goes on, its result waits in the outbox, and a row that
+was taken back meanwhile is found out as soon as the service answers again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from operator_core.db.links import LinkedTicket
+from operator_core.errors import TransitionRefused
+from operator_core.failpoints import reach
+from operator_core.model.ticket import TicketStatus
+from operator_core.text import clip, printable
+from operator_dataverse.client import Dataverse
+from operator_dataverse.errors import DataverseError
+from operator_dataverse.intake.answers import pass_answer, resume
+from operator_dataverse.intake.claims import ENDS
+from operator_dataverse.intake.desk import Apart, Desk, together
+from operator_dataverse.intake.poll import rows_of
+from operator_dataverse.intake.state import SOURCE, LinkState
+from operator_dataverse.tables.task import TaskCode, TaskRow
+
+__all__ = ["is_task_canceled", "watch_rows"]
+
+_BEATS_A_LEASE = 4
+
+
+async def is_task_canceled(dataverse: Dataverse, table: str, row_id: str) -> bool | None:
+    """Whether a person canceled a task (row B-026); None: it could not be looked up, which is not No (D-41)."""
+    try:
+        row = await dataverse.row(table, row_id, select=("cr_status",))
+    except DataverseError:
+        return None
+    return None if row is None else TaskRow.parse(row).status is TaskCode.CANCELED
+
+
+async def watch_rows(desk: Desk, apart: Apart = together) -> int:
+    """Look at every row that this box has, once.
+
+    Args:
+        apart: Around what is done to one row: the others must show their signs of life all the same.
+
+    Returns:
+        How many tickets became claimable.
+    """
+    before = await desk.links.tickets(SOURCE, owner=desk.box)
+    if not before:
+        return 0
+    rows = await rows_of(desk, [one.link.external_id for one in before])
+    # A row is judged by a ticket that stood still while the row was read, however long that took.
+    after = {one.link.external_id: one for one in await desk.links.tickets(SOURCE, owner=desk.box)}
+    resumed = 0
+    for one in before:
+        now = after.get(one.link.external_id)
+        if now is not None and _standing(now) == _standing(one):
+            async with apart(one.link.external_id, "kept"):
+                resumed += await _judge(desk, now, rows)
+    return resumed
+
+
+def _standing(one: LinkedTicket) -> tuple[object, ...]:
+    state = LinkState.model_validate(one.link.state)
+    return one.status, one.fence, one.session_id, state.attempt, state.mark, state.status, state.claiming, state.lost
+
+
+async def _judge(desk: Desk, one: LinkedTicket, rows: Mapping[str, TaskRow]) -> bool:
+    state = LinkState.model_validate(one.link.state)
+    row = rows.get(one.link.external_id)
+    ended = one.status in ENDS
+    if state.claiming:
+        return False
+    if state.lost:
+        if ended:
+            await desk.remember(one.link.external_id, settled=True)
+        else:
+            await _stop(desk, one, state.lost)
+        return False
+    if row is None:
+        return await _lose(desk, one, "the row was deleted")
+    if row.status is TaskCode.CANCELED:
+        await _note(desk, row, state)
+        if not ended and not one.canceling:
+            desk.say(f"[Dataverse] Task {row.id[:8]} was canceled; ticket #{one.ticket_id} stops.")
+            await _cancel(desk, one.ticket_id, "dataverse", now=False)
+        return False
+    if ended:
+        await _note(desk, row, state)
+        return False
+    return await _judge_active(desk, one, row, state)
+
+
+async def _judge_active(desk: Desk, one: LinkedTicket, row: TaskRow, state: LinkState) -> bool:
+    waiting = one.status is TicketStatus.WAITING_FOR_INPUT
+    ours = desk.is_ours(row, state)
+    if row.status is TaskCode.PENDING and (waiting or state.status == TaskCode.WAITING_FOR_INPUT):
+        if ours or not row.devbox:
+            return await resume(desk, one, row, state)
+        return await _lose(desk, one, f"it was given to {_shown(row.devbox)}")
+    if row.status is TaskCode.PENDING and not row.devbox and desk.may_take(row):
+        return await _regain(desk, one, row, state)
+    if row.status in (TaskCode.COMPLETED, TaskCode.FAILED) and row.status == state.status:
+        return False  # somebody reopened the ticket here, and the row does not say so yet
+    if row.status not in (TaskCode.RUNNING, TaskCode.WAITING_FOR_INPUT):
+        word = "unknown" if row.status is None else row.status.name.lower()
+        return await _lose(desk, one, f"its state became {word} by somebody else")
+    if not ours:
+        return await _lose(desk, one, f"it belongs to {_shown(row.lease_owner or row.devbox) or 'nobody'} now")
+    if waiting and row.status is TaskCode.RUNNING and state.answering == one.fence:
+        return await pass_answer(desk, one, row, state)
+    await _note(desk, row, state)
+    if row.status is TaskCode.RUNNING:
+        await _beat(desk, row, state)
+    return False
+
+
+async def _regain(desk: Desk, one: LinkedTicket, row: TaskRow, state: LinkState) -> bool:
+    """This box seemed dead, so its row was given back; nobody has taken it yet, and the work is still here."""
+    claimed = await desk.write(row, desk.claim_values(state.mark))
+    reach("intake.regained")
+    if claimed is not None:
+        now = await desk.links.now_ms()
+        await desk.remember(row.id, etag=claimed.etag, status=int(TaskCode.RUNNING), beat_ms=now)
+        desk.say(f"[Dataverse] Task {row.id[:8]} had been taken back from this box; ticket #{one.ticket_id} goes on.")
+    return False
+
+
+async def _beat(desk: Desk, row: TaskRow, state: LinkState) -> None:
+    """A sign of life, if it is time for one; a row that changed meanwhile is looked at again soon anyway."""
+    now = await desk.links.now_ms()
+    if now - state.beat_ms < desk.mine.lease_s * 1000 / _BEATS_A_LEASE:
+        return
+    written = await desk.write(row, desk.beat_values(row.status_message or f"Running on {desk.box}"))
+    reach("intake.beat")
+    if written is not None:
+        await desk.remember(row.id, beat_ms=now, etag=written.etag)
+
+
+async def _note(desk: Desk, row: TaskRow, state: LinkState) -> None:
+    """Remember the version and the state of the row, for whoever writes to it next."""
+    if not desk.is_ours(row, state):
+        return  # with its version, what is still in the outbox would be written over somebody else's
+    code = 0 if row.status is None else int(row.status)
+    values: dict[str, Any] = {}
+    if row.etag != state.etag:
+        values["etag"] = row.etag
+    if code != state.status:
+        values["status"] = code
+        if row.status is TaskCode.WAITING_FOR_INPUT and row.modified is not None:
+            values["question_at"] = f"{row.modified:%Y-%m-%dT%H:%M:%SZ}"
+    if values:
+        await desk.remember(row.id, **values)
+
+
+async def _lose(desk: Desk, one: LinkedTicket, why: str) -> bool:
+    """The row is not ours any more: nothing is written to it, and the session stops."""
+    # Before the session is told: what it says at its end must not be written any more.
+    await desk.remember(one.link.external_id, lost=why)
+    reach("intake.lost")
+    if one.status not in ENDS:
+        desk.say(f"[Dataverse] Task {one.link.external_id[:8]} is lost: {why}; ticket #{one.ticket_id} stops at once.")
+        await _stop(desk, one, why)
+    return False
+
+
+async def _stop(desk: Desk, one: LinkedTicket, why: str) -> None:
+    if not one.canceling:
+        await _cancel(desk, one.ticket_id, f"dataverse: {why}", now=True)
+
+
+async def _cancel(desk: Desk, ticket_id: int, actor: str, *, now: bool) -> None:
+    with contextlib.suppress(TransitionRefused):  # it ended by itself just now
+        await desk.tickets.cancel_ticket(ticket_id, now=now, actor=actor)
+
+
+def _shown(name: str) -> str:
+    return clip(printable(name), 80)
