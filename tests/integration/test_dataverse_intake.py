@@ -3,119 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_plus
 
 import pytest
 
-from operator_core.config import Settings, StoreSettings, WorkerSettings
-from operator_core.db.engine import Database
 from operator_core.db.links import Links
-from operator_core.db.queue import Claim, WorkQueue
 from operator_core.db.tickets import TicketDB
-from operator_core.model.ticket import Reason, Ticket, TicketStatus
+from operator_core.model.ticket import TicketStatus
 from operator_dataverse.client import Dataverse, StaticToken
 from operator_dataverse.double import Double
 from operator_dataverse.errors import SchemaProblem, Unreachable
 from operator_dataverse.intake.claims import claim_task, queue_task
-from operator_dataverse.intake.desk import Desk, open_desk
 from operator_dataverse.intake.leases import is_task_canceled
 from operator_dataverse.intake.poll import pending_here, poll_pending_tasks
 from operator_dataverse.intake.rounds import Rounds
 from operator_dataverse.intake.state import SOURCE, LinkState
-from operator_dataverse.settings import DataverseSettings
 from tests.support.dataverse import double, plain_double
+from tests.support.intake import ALICE, TASKS, Site, here, site
 from tests.support.waiting import wait_until_async
 
-__all__ = ["double", "plain_double"]
-
-TASKS, MESSAGES = "cr_shraga_tasks", "cr_shragamessages"
-ALICE = "alice@example.com"
-
-
-class Site:
-    """One dev box: its store, its rounds, and what a worker on it does."""
-
-    def __init__(self, desk: Desk, server: Double, said: list[str]) -> None:
-        self.desk, self.server, self.said = desk, server, said
-        self.rounds = Rounds(desk)
-        self.worker = ""
-
-    async def look(self) -> int:
-        return await self.rounds.look()
-
-    def seed(self, **values: Any) -> str:
-        given = {"cr_name": "Try", "cr_prompt": "Say hello.", "cr_status": 1, "crb3b_useremail": ALICE}
-        return self.server.seed(TASKS, **(given | values))
-
-    def row(self, row_id: str) -> dict[str, Any]:
-        return self.server.tables[TASKS][row_id]
-
-    def codes(self, row_id: str) -> list[Any]:
-        return self.server.history.values(TASKS, row_id, "cr_status")
-
-    async def state(self, row_id: str) -> LinkState:
-        link = await Links(self.desk.database).get(SOURCE, row_id)
-        assert link is not None
-        return LinkState.model_validate(link.state)
-
-    async def ticket(self, row_id: str) -> Ticket:
-        link = await Links(self.desk.database).get(SOURCE, row_id)
-        assert link is not None
-        assert link.ticket_id is not None
-        return await TicketDB(self.desk.database).get_ticket(link.ticket_id)
-
-    async def begin(self) -> list[Claim]:
-        """As a worker: claim what can be claimed."""
-        queue, name = WorkQueue(self.desk.database), self.desk.settings.worker.name
-        if not self.worker:
-            self.worker = "w1"
-            await queue.register("w1", 3600, name)
-        return await queue.claim("w1", 10, name)
-
-    async def end(self, claim: Claim, status: TicketStatus = TicketStatus.RESOLVED) -> None:
-        reason = Reason.VERIFIED if status is TicketStatus.RESOLVED else Reason.GAVE_UP
-        await WorkQueue(self.desk.database).finish(
-            claim, status, reason, diagnosis="d", session_id=None, session_status="completed"
-        )
-
-    async def ask(self, row_id: str, claim: Claim) -> None:
-        """As a worker and its reporter: the session rests, and the row says so."""
-        assert await WorkQueue(self.desk.database).park(claim, claim.wake)
-        self.server.change(TASKS, row_id, cr_status=6)
-
-    async def report(self, row_id: str, code: int) -> None:
-        """As the reporter: the row says how it ended, and nothing is left to be said."""
-        self.server.change(TASKS, row_id, cr_status=code)
-        await self.desk.remember(row_id, settled=True, status=code)
-
-    def answer(self, row_id: str, text: str, **values: Any) -> str:
-        given = {"cr_name": text[:50], "cr_content": text, "cr_from": ALICE, "cr_to": self.desk.box}
-        return self.server.seed(MESSAGES, **(given | {"crb3b_taskid": row_id} | values))
-
-
-@asynccontextmanager
-async def site(
-    server: Double, store: str, *, box: str = "box-1", slots: int = 1, token: str | None = None, **mine: Any
-) -> AsyncIterator[Site]:
-    said: list[str] = []
-    settings = Settings(store=StoreSettings(url=store), worker=WorkerSettings(name=box, concurrency=slots))
-    own = DataverseSettings(**({"url": server.url, "user": ALICE, "box": box, "retry_s": 20, "poll_s": 0.2} | mine))
-    async with (
-        Database.open(store) as database,
-        Dataverse(server.url, StaticToken(token or server.token), retry_s=own.retry_s) as client,
-    ):
-        yield Site(await open_desk(settings, own, database, client, said.append), server, said)
-
-
-@pytest.fixture
-async def here(double: Double, tmp_path: Path) -> AsyncIterator[Site]:
-    async with site(double, str(tmp_path / "a.db")) as found:
-        yield found
-
+__all__ = ["double", "here", "plain_double"]
 
 # ---- taking
 
@@ -294,6 +203,21 @@ async def test_a_claim_that_cannot_be_ended_holds_up_no_other(double: Double, tm
         assert here.row(fresh)["cr_status"] == 5
 
 
+async def test_a_claim_that_cannot_be_ended_keeps_no_slot(double: Double, tmp_path: Path) -> None:
+    async with site(double, str(tmp_path / "a.db"), slots=1, lease_s=0.1) as here:
+        stuck = here.seed()
+        state = LinkState(mark="box-1/0", claiming=True, attempt=1, taken_by="the dead")
+        assert await Links(here.desk.database).begin(SOURCE, stuck, here.desk.box, state.model_dump(mode="json"))
+        # Given to somebody else, and out of our sight with it.
+        here.server.change(TASKS, stuck, crb3b_useremail="bob@example.com")
+        hidden = _refusing(stuck)
+        hidden.method = "GET"
+        here.server.faults.add(hidden)
+        fresh = here.seed()
+        assert await here.look() == 1
+        assert here.row(fresh)["cr_status"] == 5
+
+
 def _refusing(row_id: str) -> Any:
     from operator_dataverse.double import Fault
 
@@ -412,260 +336,6 @@ async def test_a_row_that_is_gone_releases_its_claim(here: Site) -> None:
     await begun(here, row_id)
     assert await here.look() == 0
     assert await Links(here.desk.database).get(SOURCE, row_id) is None
-
-
-# ---- what others do to the row
-
-
-async def test_a_canceled_row_cancels_its_ticket(here: Site) -> None:
-    row_id = here.seed()
-    await here.look()
-    (claim,) = await here.begin()
-    here.server.change(TASKS, row_id, cr_status=9)
-    await here.look()
-    ticket = await here.ticket(row_id)
-    assert (ticket.cancel_requested, ticket.cancel_now) == (True, False)
-    await here.end(claim)
-    assert (await here.ticket(row_id)).status is TicketStatus.CANCELED
-    await here.look()
-    assert here.codes(row_id) == [5]
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"crb3b_devbox": "box-2", "crb3b_leaseowner": "box-2/1"},
-        {"crb3b_leaseowner": "box-1/somebody-else"},
-        {"cr_status": 1},
-        {"cr_status": 3},
-        {"cr_status": 7},
-        {"cr_status": 8},
-    ],
-)
-async def test_a_row_that_others_took_stops_the_session_and_is_left_alone(here: Site, values: dict[str, Any]) -> None:
-    row_id = here.seed()
-    await here.look()
-    (claim,) = await here.begin()
-    here.server.change(TASKS, row_id, **values)
-    before = here.row(row_id)
-    await here.look()
-    ticket = await here.ticket(row_id)
-    assert (ticket.cancel_requested, ticket.cancel_now) == (True, True)
-    assert (await here.state(row_id)).lost
-    await here.end(claim)
-    await here.look()
-    link = await Links(here.desk.database).get(SOURCE, row_id)
-    assert link is not None
-    if values.get("cr_status") in (1, 3):  # it may be done here all the same, in another attempt
-        assert (await here.state(row_id)).attempt == 2
-    else:
-        assert link.settled
-        assert here.row(row_id) == before
-    assert any("lost" in line for line in here.said)
-
-
-async def test_a_deleted_row_stops_its_session(here: Site) -> None:
-    row_id = here.seed()
-    await here.look()
-    await here.begin()
-    await _delete(here, row_id)
-    await here.look()
-    assert (await here.ticket(row_id)).cancel_now
-
-
-async def _delete(here: Site, row_id: str) -> None:
-    assert await here.desk.dataverse.delete(TASKS, row_id, etag=here.server.tables[TASKS].etag(row_id)) is None
-
-
-async def test_a_row_taken_back_is_done_again_once_its_session_has_ended(here: Site) -> None:
-    row_id = here.seed()
-    await here.look()
-    (claim,) = await here.begin()
-    here.server.change(TASKS, row_id, cr_status=1)
-    await here.look()
-    assert here.row(row_id)["cr_status"] == 1
-    await here.end(claim)
-    await here.look()
-    await here.look()
-    assert (await here.ticket(row_id)).status is TicketStatus.OPEN
-    state = await here.state(row_id)
-    assert (state.lost, state.attempt, here.codes(row_id)) == ("", 2, [5])
-
-
-async def test_work_goes_on_when_its_row_was_given_back_and_nobody_took_it(here: Site) -> None:
-    """As the fleet manager gives it back, when this box was off for longer than a lease."""
-    row_id = here.seed()
-    await here.look()
-    await here.begin()
-    freed = {"crb3b_devbox": None, "crb3b_leaseowner": None, "crb3b_heartbeat": None}
-    here.server.change(TASKS, row_id, cr_status=1, **freed)
-    await here.look()
-    row, ticket, state = here.row(row_id), await here.ticket(row_id), await here.state(row_id)
-    assert (row["cr_status"], row["crb3b_devbox"], row["crb3b_leaseowner"]) == (5, "box-1", state.mark)
-    assert (ticket.status, ticket.cancel_requested, state.lost) == (TicketStatus.RUNNING, False, "")
-    assert state.etag == here.server.tables[TASKS].etag(row_id)
-
-
-async def test_signs_of_life_come_four_times_in_a_lease(double: Double, tmp_path: Path) -> None:
-    async with site(double, str(tmp_path / "a.db"), lease_s=0.4) as here:
-        row_id = here.seed()
-        await here.look()
-        await here.begin()
-        await asyncio.sleep(0.15)
-        await here.look()
-        assert here.server.history.values(TASKS, row_id, "crb3b_heartbeat")
-        state = await here.state(row_id)
-        assert state.etag == double.tables[TASKS].etag(row_id)
-        assert here.codes(row_id) == [5]
-
-
-async def test_without_a_column_for_it_a_sign_of_life_touches_the_row(plain_double: Double, tmp_path: Path) -> None:
-    async with site(plain_double, str(tmp_path / "a.db"), lease_s=0.2) as here:
-        row_id = here.seed()
-        await here.look()
-        said, etag = here.row(row_id)["cr_statusmessage"], plain_double.tables[TASKS].etag(row_id)
-        await asyncio.sleep(0.1)
-        await here.look()
-        assert plain_double.tables[TASKS].etag(row_id) != etag
-        assert here.row(row_id)["cr_statusmessage"] == said
-
-
-async def test_whoever_waits_for_a_person_shows_no_sign_of_life(double: Double, tmp_path: Path) -> None:
-    async with site(double, str(tmp_path / "a.db"), lease_s=0.2) as here:
-        row_id = here.seed()
-        await here.look()
-        (claim,) = await here.begin()
-        await here.ask(row_id, claim)
-        etag = double.tables[TASKS].etag(row_id)
-        await asyncio.sleep(0.1)
-        await here.look()
-        assert double.tables[TASKS].etag(row_id) == etag
-
-
-# ---- answers and restarts
-
-
-async def test_an_answer_goes_to_the_session_that_asked(here: Site) -> None:
-    row_id = here.seed()
-    await here.look()
-    (claim,) = await here.begin()
-    await here.ask(row_id, claim)
-    await here.look()
-    here.answer(row_id, "not from the person", cr_from="mallory@example.com")
-    here.answer(row_id, "not to the worker", cr_to=ALICE)
-    here.answer("00000000-0000-0000-0000-000000000001", "about another task")
-    here.answer(row_id, "Use the blue one.")
-    here.server.change(TASKS, row_id, cr_status=1)
-    assert await here.look() == 1
-    ticket = await here.ticket(row_id)
-    assert (ticket.id, ticket.status) == (claim.ticket_id, TicketStatus.OPEN)
-    assert here.row(row_id)["cr_status"] == 5
-    assert await _heard(here) == ["Use the blue one."]
-    assert await here.look() == 0
-    assert await _heard(here) == []
-
-
-async def _heard(here: Site) -> list[str]:
-    heard: list[str] = []
-    for claim in await here.begin():
-        async with here.desk.database.begin() as c:
-            messages, _ = await WorkQueue(here.desk.database).letters(c, claim)
-        heard += [message.text for message in messages]
-    return heard
-
-
-async def test_an_answer_is_used_for_one_question_only(here: Site) -> None:
-    row_id = here.seed()
-    await here.look()
-    (claim,) = await here.begin()
-    await here.ask(row_id, claim)
-    here.answer(row_id, "First.")
-    here.server.change(TASKS, row_id, cr_status=1)
-    await here.look()
-    (claim,) = await here.begin()
-    async with here.desk.database.begin() as c:
-        _, wake = await WorkQueue(here.desk.database).letters(c, claim)
-    assert await WorkQueue(here.desk.database).park(claim, wake)
-    here.server.change(TASKS, row_id, cr_status=6)
-    await here.look()
-    here.server.change(TASKS, row_id, cr_status=1)
-    await here.look()
-    assert here.row(row_id)["cr_status"] == 6
-    here.answer(row_id, "Second.")
-    here.server.change(TASKS, row_id, cr_status=1)
-    await here.look()
-    assert await _heard(here) == ["Second."]
-
-
-async def test_without_an_answer_the_question_stands(here: Site) -> None:
-    row_id = here.seed()
-    await here.look()
-    (claim,) = await here.begin()
-    await here.ask(row_id, claim)
-    here.server.change(TASKS, row_id, cr_status=1)
-    assert await here.look() == 0
-    assert here.row(row_id)["cr_status"] == 6
-    assert "No answer" in here.row(row_id)["cr_statusmessage"]
-    assert (await here.ticket(row_id)).status is TicketStatus.WAITING_FOR_INPUT
-
-
-async def test_a_waiting_row_that_is_canceled_ends_at_once(here: Site) -> None:
-    row_id = here.seed()
-    await here.look()
-    (claim,) = await here.begin()
-    await here.ask(row_id, claim)
-    here.server.change(TASKS, row_id, cr_status=9)
-    await here.look()
-    assert (await here.ticket(row_id)).status is TicketStatus.CANCELED
-
-
-@pytest.mark.parametrize("code", [7, 8, 9])
-async def test_an_ended_row_that_becomes_pending_is_done_again(here: Site, code: int) -> None:
-    row_id = here.seed()
-    await here.look()
-    (claim,) = await here.begin()
-    first = await here.ticket(row_id)
-    if code == 9:
-        here.server.change(TASKS, row_id, cr_status=9)
-        await here.look()
-    await here.end(claim, TicketStatus.ESCALATED if code == 8 else TicketStatus.RESOLVED)
-    await here.report(row_id, code)
-    await here.look()
-    here.server.change(TASKS, row_id, cr_status=1)
-    assert await here.look() == 1
-    ticket, state = await here.ticket(row_id), await here.state(row_id)
-    assert (ticket.id, ticket.status, ticket.reopen_count) == (first.id, TicketStatus.OPEN, 1)
-    assert (state.attempt, here.row(row_id)["cr_status"]) == (2, 5)
-    link = await Links(here.desk.database).get(SOURCE, row_id)
-    assert link is not None
-    assert not link.settled
-
-
-async def test_what_is_asked_for_in_other_words_is_another_ticket(here: Site) -> None:
-    row_id = here.seed()
-    await here.look()
-    (claim,) = await here.begin()
-    first = await here.ticket(row_id)
-    await here.end(claim, TicketStatus.ESCALATED)
-    await here.report(row_id, 8)
-    here.server.change(TASKS, row_id, cr_status=1, cr_prompt="Say goodbye.")
-    assert await here.look() == 1
-    ticket = await here.ticket(row_id)
-    assert ticket.id != first.id
-    assert ticket.message == "Say goodbye."
-
-
-async def test_a_restart_waits_for_a_free_slot(here: Site) -> None:
-    row_id = here.seed()
-    await here.look()
-    (claim,) = await here.begin()
-    await here.end(claim)
-    await here.report(row_id, 7)
-    here.seed()
-    await here.look()
-    here.server.change(TASKS, row_id, cr_status=1)
-    assert await here.look() == 0
-    assert here.row(row_id)["cr_status"] == 3
 
 
 # ---- looking itself

@@ -13,13 +13,15 @@ from operator_core.db.tickets import TicketDB
 from operator_core.model.entry import Draft, EntryKind
 from operator_core.model.ticket import Reason, TicketStatus
 from operator_dataverse import __version__
+from operator_dataverse.client import Dataverse, StaticToken
 from operator_dataverse.double import Double
 from operator_dataverse.intake.claims import claim_task
 from operator_dataverse.intake.leases import watch_rows
 from operator_dataverse.reporting import Reporter
+from operator_dataverse.settings import DataverseSettings
 from tests.support import wait_until_async
 from tests.support.dataverse import double, plain_double  # noqa: F401
-from tests.support.reporting import BOX, FOLDER, PERSON, Scene, open_scene
+from tests.support.reporting import BOX, FOLDER, PERSON, Scene, desk_of, open_scene
 
 WHOLE = "https://files.example.com/srv/sessions/task_1/attempt-1"
 
@@ -398,7 +400,7 @@ async def test_without_the_messages_table_the_row_is_written_all_the_same(scene:
     await scene.end()
     await scene.report(2)
     assert scene.row["cr_status"] == 7
-    assert {slip.channel for slip in await scene.problems()} == {f"dataverse:{scene.row_id}/messages"}
+    assert {slip.channel for slip in await scene.problems()} == {f"dataverse:{BOX}/{scene.row_id}/messages"}
 
 
 async def test_columns_that_the_table_lacks_do_not_keep_the_state_from_it(plain_double: Double, tmp_path: Path) -> None:  # noqa: F811
@@ -505,3 +507,53 @@ async def test_the_reasons_of_an_escalation_are_told(scene: Scene) -> None:
 
 def _units(text: str) -> int:
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+@pytest.mark.parametrize(("status", "code"), [(TicketStatus.RESOLVED, 7), (TicketStatus.ESCALATED, 8)])
+async def test_an_end_that_cannot_be_told_is_an_end_all_the_same(
+    double: Double,  # noqa: F811
+    tmp_path: Path,
+    status: TicketStatus,
+    code: int,
+) -> None:
+    """A row that still said that it runs would be taken back by its lease, and done again and again."""
+
+    def broken(path: Path) -> str | None:
+        raise ValueError("no such address")
+
+    async with open_scene(double, str(tmp_path / "a.db")) as scene:
+        scene.reporter = Reporter(scene.desk, urls=broken)
+        await scene.task()
+        await scene.begin()
+        await scene.prepare()
+        await scene.end(status)
+        assert await scene.report() == 0
+        assert await scene.report() == 0
+        assert (scene.row["cr_status"], scene.wrote("cr_status")) == (code, [5, code])
+        assert f"operator tickets show {scene.ticket}" in scene.row["cr_statusmessage"]
+        link = await scene.desk.links.get("dataverse", scene.row_id)
+        assert link is not None
+        assert link.settled
+        assert [line for line in scene.said if "cannot be reported" in line]
+
+
+async def test_the_letters_of_one_box_are_not_carried_by_another(double: Double, tmp_path: Path) -> None:  # noqa: F811
+    """They share a store; the other one has another account, another organisation and no webhook."""
+    store = str(tmp_path / "a.db")
+    with Double() as elsewhere:
+        async with open_scene(double, store) as scene:
+            await scene.task()
+            await scene.begin()
+            await scene.prepare()
+            await scene.end()
+            await scene.reporter.step()
+            left = await scene.reporter.left()
+            mine = DataverseSettings(url=elsewhere.url, user="bob@example.com", box=f"{BOX}0", retry_s=1)
+            async with Dataverse(elsewhere.url, StaticToken(elsewhere.token), retry_s=1) as dataverse:
+                other = Reporter(await desk_of(scene.desk.database, dataverse, mine, scene.said))
+                assert await other.drain(5) == 0
+            assert not elsewhere.tables["cr_shragamessages"].where()
+            assert left == await scene.reporter.left() > 0
+            assert await scene.report() == 0
+            assert scene.row["cr_status"] == 7
+            assert len(scene.messages) > 2

@@ -8,8 +8,10 @@ from contextlib import suppress
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import select
 
 from operator_core.db.engine import Database
+from operator_core.db.schema import outbox
 from operator_core.errors import NotFound, OperatorError, TransitionRefused
 from operator_core.notify.courier import Courier
 from operator_core.notify.outbox import Delivered, Later, Letter, Never, Outcome, Slip, again, put, slips
@@ -204,10 +206,10 @@ async def test_a_lease_is_renewed_while_a_letter_is_under_way(store_url: str) ->
         await post_all(one, ("a", 1))
         post = Post()
         post.open["a"] = asyncio.Event()
-        first = asyncio.create_task(Courier(one, post, lease_s=0.4).drain(20))
+        first = asyncio.create_task(Courier(one, post, lease_s=1.0).drain(20))
         await wait_until_async(lambda: post.inside["a"])
-        other = Courier(two, post, lease_s=0.4)
-        assert await other.drain(1.5) == 1
+        other = Courier(two, post, lease_s=1.0)
+        assert await other.drain(2.5) == 1
         assert post.crowds == []
         post.open["a"].set()
         assert await first == 0
@@ -247,6 +249,69 @@ async def test_a_courier_whose_leases_cannot_be_renewed_drops_what_it_carries(st
         await wait_until_async(lambda: post.seen == [("a", 1, 2)], 5)
         stop.set()
         await running
+
+
+async def test_what_is_to_go_out_again_waits_for_the_one_that_is_under_way(store_url: str) -> None:
+    async with Database.open(store_url) as one, Database.open(store_url) as two:
+        await post_all(one, ("a", 1), ("a", 2), ("a", 3))
+        post = Post()
+        post.answers[1] = [Never("no")]
+        couriers = [Courier(database, post, poll_s=0.02) for database in (one, two)]
+        first = asyncio.create_task(couriers[0].drain(20))
+        await wait_until_async(lambda: post.numbers("a") == [1])
+        post.open["a"] = asyncio.Event()
+        await wait_until_async(lambda: post.inside["a"] or post.numbers("a")[1:])
+        (slip,) = [slip for slip in await slips(one) if slip.ended_at]
+        under_way = 3 if post.numbers("a")[1:] else 2
+        await again(two, slip.id)
+        second = asyncio.create_task(couriers[1].drain(20))
+        await asyncio.sleep(0.3)
+        assert post.inside["a"] == 1
+        post.open["a"].set()
+        assert await asyncio.gather(first, second) == [0, 0]
+        assert post.crowds == []
+        assert post.numbers("a") == [1, 2, 1, 3] if under_way == 2 else [1, 2, 3, 1]
+
+
+@pytest.mark.parametrize("phase", [0.0, 0.25, 0.45])
+async def test_what_is_carried_is_dropped_before_its_lease_is_over(store_url: str, phase: float) -> None:
+    lease_s = 2.0
+    async with Database.open(store_url) as one, Database.open(store_url) as two:
+        post = Post()
+        post.open["a"] = asyncio.Event()
+        courier = Courier(one, post, lease_s=lease_s, poll_s=0.02)
+        stop = asyncio.Event()
+        running = asyncio.create_task(courier.run(stop))
+        await asyncio.sleep(phase)
+        await post_all(one, ("a", 1))
+        await wait_until_async(lambda: post.inside["a"])
+        before = asyncio.get_running_loop().time()
+        async with two.begin() as c:  # nothing can be renewed meanwhile
+            await c.execute(select(outbox.c.id).with_for_update())
+            await wait_until_async(lambda: post.dropped, 5)
+            assert asyncio.get_running_loop().time() - before < lease_s
+        post.open["a"].set()
+        await wait_until_async(lambda: post.seen, 5)
+        stop.set()
+        await running
+
+
+async def test_a_courier_drops_what_has_become_another_ones(store_url: str) -> None:
+    async with Database.open(store_url) as database:
+        await post_all(database, ("a", 1), ("a", 2))
+        post = Post()
+        post.open["a"] = asyncio.Event()
+        courier = Courier(database, post, lease_s=0.8)
+        stop = asyncio.Event()
+        running = asyncio.create_task(courier.run(stop))
+        await wait_until_async(lambda: post.inside["a"])
+        # As if the clock of the database had been set, and another one had been quick.
+        far = "UPDATE outbox SET taken_by = 'other', taken_until = 9000000000000 WHERE id = 1 RETURNING id"
+        await column_of(store_url, far)
+        await wait_until_async(lambda: post.dropped == 1, 5)
+        stop.set()
+        await running
+        assert await column_of(store_url, "SELECT taken_by FROM outbox WHERE id = 1") == ["other"]
 
 
 async def test_a_courier_carries_its_own_channels_only(store_url: str) -> None:

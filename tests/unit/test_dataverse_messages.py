@@ -129,3 +129,15 @@ def test_every_state_has_words_that_fit(status: TicketStatus, said: str) -> None
         assert ending.status_message
         assert units(ending.status_message) <= 200
         assert "\n" not in ending.status_message
+
+
+@pytest.mark.parametrize("target", ["http://[x", "//[x", "https://[::1", "http://x]y"])
+def test_a_link_that_is_no_address_stays_as_it_is(target: str) -> None:
+    entries = [
+        entry(0, EntryKind.BASELINE, body={"folder": "/srv/x"}),
+        entry(1, EntryKind.SUMMARY, raw_content=f"# A\n\nSee [a]({target})."),
+    ]
+    ending = ending_of(
+        TicketStatus.RESOLVED, "r", box="b", title="t", diagnosis="", entries=entries, urls=lambda path: None
+    )
+    assert f"[a]({target})" in ending.text

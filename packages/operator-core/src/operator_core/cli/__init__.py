@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from operator_core.cli.failures import guarded
 
-__all__ = ["main"]
+__all__ = ["main", "start"]
 
 _GLOBAL = ("--db", "--config")
 
@@ -24,12 +25,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, 1 when something is wrong, 2 for a wrong command line or configuration, 130 after Ctrl-C.
     """
+    return start("operator_core.cli.app", argv)
+
+
+def start(module: str, argv: Sequence[str] | None = None) -> int:
+    """Run one command of the program that a module has as ``app``.
+
+    Args:
+        module: Imported when everything that goes wrong ends as one sentence already.
+        argv: The words after the program's name (default: those of this process).
+    """
     words = list(sys.argv[1:] if argv is None else argv)
 
     def run() -> int:
-        from operator_core.cli.app import run_app
+        from operator_core.cli.program import run_program
 
-        return run_app(_global_options_first(words))
+        return run_program(import_module(module).app, _global_options_first(words))
 
     return guarded(run)
 

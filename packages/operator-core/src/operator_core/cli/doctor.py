@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import typer
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from operator_core.model.invariant import Subject
     from operator_core.sandbox import Report
 
-__all__ = ["Finding", "conclude", "doctor", "examine", "look_at_docker", "try_sandbox"]
+__all__ = ["Finding", "conclude", "doctor", "examine", "look_and_conclude", "look_at_docker", "try_sandbox"]
 
 State = Literal["ok", "warning", "wrong", "skipped"]
 
@@ -44,11 +45,16 @@ def doctor(context: typer.Context, as_json: AsJson = False) -> int:
     Reads the configuration, writes to the store, attacks the sandbox, asks the model for one token, and looks through
     every probe once. The exit code is 1 if something is wrong.
     """
+    return look_and_conclude(lambda: run(_examine(context)), as_json)
+
+
+def look_and_conclude(look: Callable[[], list[Finding]], as_json: bool) -> int:
+    """Try everything, while a terminal sees that it goes on; then say what was found, as :func:`conclude`."""
     out = Output()
     if not as_json:
         out.working("Trying everything …")
     try:
-        findings = run(_examine(context))
+        findings = look()
     finally:
         out.working(None)
     return conclude(out, findings, as_json)

@@ -37,11 +37,18 @@ _prefix = bindparam("prefix", type_=Text)
 _ours = func.substr(outbox.c.channel, 1, func.length(_prefix)) == _prefix
 _left = and_(outbox.c.ended_at.is_(None), _ours)
 _free = and_(outbox.c.due_at <= _NOW, outbox.c.taken_until <= _NOW)
-_heads = select(func.min(outbox.c.id).label("id")).where(_left).group_by(outbox.c.channel).subquery()
+_heads = (
+    select(func.min(outbox.c.id).label("id"), func.max(outbox.c.taken_until).label("busy_until"))
+    .where(_left)
+    .group_by(outbox.c.channel)
+    .subquery()
+)
+# One that was given up and is to go out again stands before the one that may be under way.
+_quiet = _heads.c.busy_until <= _NOW
 _pick = (
     select(outbox.c.id)
     .join(_heads, _heads.c.id == outbox.c.id)
-    .where(outbox.c.ended_at.is_(None), _free)
+    .where(outbox.c.ended_at.is_(None), _free, _quiet)
     .order_by(outbox.c.due_at, outbox.c.id)
     .limit(bindparam("n", type_=Integer))
     .with_for_update(skip_locked=True, of=outbox)
@@ -94,7 +101,7 @@ _LET_GO = (
     .values(taken_by=None, taken_until=0)
     .returning(outbox.c.id)
 )
-_ANY_READY = select(_heads.c.id).join(outbox, _heads.c.id == outbox.c.id).where(_free).limit(1)
+_ANY_READY = select(_heads.c.id).join(outbox, _heads.c.id == outbox.c.id).where(_free, _quiet).limit(1)
 _COUNT = select(func.count()).select_from(outbox).where(_left)
 _old = (
     select(outbox.c.id)
@@ -139,6 +146,7 @@ class Courier:
         self._at_once = at_once
         self._lease_s = lease_s
         self._lease_ms = int(lease_s * 1000)
+        self._step_s = lease_s / 4
         self._poll_s = poll_s
         self._keep = keep
         self._say = say
@@ -213,7 +221,12 @@ class Courier:
         if room <= 0 or not await self._ready():
             return 0
         asked = clock.monotonic()
+        if self._under_way and asked >= self._held_until:
+            return 0  # this process stood still: what it carries is dropped first
         rows = await self._database.one(_TAKE, prefix=self._channels, n=room, me=self.id, lease_ms=self._lease_ms)
+        if rows and clock.monotonic() >= asked + self._lease_s - self._step_s:
+            await self._database.one(_LET_GO, me=self.id, letters=[row.id for row in rows])
+            return 0
         if rows and not self._under_way:
             self._held_until = asked + self._lease_s
         reach("outbox.taken")
@@ -270,23 +283,28 @@ class Courier:
 
     async def _keep_leases(self) -> None:
         """Renew them while letters are under way; when that fails for too long, drop what is under way."""
-        step = self._lease_s / 4
+        step = self._step_s
         while True:
-            await asyncio.sleep(step)
+            # Before anybody else may take them, and with time to drop them.
+            until = self._held_until - step
+            await asyncio.sleep(max(0.0, min(step, until - clock.monotonic())) if self._under_way else step)
             if not self._under_way:
                 continue
-            asked = clock.monotonic()
-            if asked > self._held_until - step:
-                # Before anybody else may take them.
+            asked, until = clock.monotonic(), self._held_until - step
+            if asked >= until:
                 await self._let_go()
                 continue
+            letters = dict(self._under_way)
             try:
-                async with asyncio.timeout(step):
-                    letters = list(self._under_way)
-                    await self._database.one(_RENEW, me=self.id, letters=letters, lease_ms=self._lease_ms)
-                self._held_until = asked + self._lease_s
+                async with asyncio.timeout(min(step, until - asked)):
+                    rows = await self._database.one(_RENEW, me=self.id, letters=list(letters), lease_ms=self._lease_ms)
             except (StoreError, TimeoutError) as error:
                 self._complain(error)
+                continue
+            self._held_until = asked + self._lease_s
+            for lost in letters.keys() - {row.id for row in rows}:
+                # It has ended just now; or it is somebody else's, because a clock was set.
+                letters[lost].cancel()
 
     async def _let_go(self) -> None:
         """Drop what is still under way; whoever carries it again knows that it may have had its effect."""

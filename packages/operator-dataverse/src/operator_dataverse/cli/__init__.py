@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
-from operator_core.cli.failures import guarded
+from operator_core.cli import start
 
 __all__ = ["main"]
 
@@ -19,12 +18,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code, as of ``operator``.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
-
-    def run() -> int:
-        from operator_core.cli.app import run_typer
-        from operator_dataverse.cli.app import app
-
-        return run_typer(app, words, "operator-dataverse")
-
-    return guarded(run)
+    return start("operator_dataverse.cli.app", argv)

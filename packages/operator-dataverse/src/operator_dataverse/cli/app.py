@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from operator_core.cli.context import Invocation
+from operator_core.cli.program import program
 from operator_dataverse import __version__
 from operator_dataverse.cli import devbox, fleet, outbox, rows, schema, tasks, update, users
 from operator_dataverse.cli.cards import app as cards_app
@@ -21,37 +16,11 @@ from operator_dataverse.cli.onedrive import app as onedrive_app
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    name="operator-dataverse",
-    help="Operator's work from Dataverse, Teams and OneDrive, and the dev boxes it is done on.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+app = program(
+    "operator-dataverse",
+    "Operator's work from Dataverse, Teams and OneDrive, and the dev boxes it is done on.",
+    __version__,
 )
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"operator-dataverse {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    context: typer.Context,
-    db: Annotated[
-        str | None, typer.Option("--db", metavar="PATH|URL", help="The store: an SQLite file or postgresql://…")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Default: operator.toml in the current folder.")
-    ] = None,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
-    context.obj = Invocation(db, config)
-
 
 app.add_typer(chat_app, name="chat")
 app.command()(demo)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from operator_core.cli.context import AsJson, invocation, run
-from operator_core.cli.doctor import Finding, conclude
-from operator_core.cli.output import Output
+from operator_core.cli.doctor import Finding, look_and_conclude
 from operator_core.errors import OperatorError
 from operator_dataverse.settings import DataverseSettings, settings_of
 
@@ -27,14 +26,7 @@ def doctor(context: typer.Context, as_json: AsJson = False) -> int:
 
     Nothing is written. The exit code is 1 if something is wrong.
     """
-    out = Output()
-    if not as_json:
-        out.working("Trying everything …")
-    try:
-        findings = run(_examine(context))
-    finally:
-        out.working(None)
-    return conclude(out, findings, as_json)
+    return look_and_conclude(lambda: run(_examine(context)), as_json)
 
 
 async def _examine(context: typer.Context) -> list[Finding]:

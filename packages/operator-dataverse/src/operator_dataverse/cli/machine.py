@@ -94,21 +94,18 @@ def verify(context: typer.Context, as_json: AsJson = False) -> int:
 
     Programs, sandbox, sign-ins, OneDrive, folders, service. The exit code is 1 if something is wrong.
     """
-    from operator_core.cli.doctor import Finding, conclude
+    from operator_core.cli.doctor import Finding, look_and_conclude
     from operator_core.errors import OperatorError
     from operator_dataverse.machine.verify import verify as look
 
-    out = Output()
-    if not as_json:
-        out.working("Trying everything …")
-    try:
-        given = invocation(context)
-        findings = look(given.settings, os.environ, _service_here(given.config))
-    except OperatorError as error:
-        findings = [Finding("configuration", "wrong", str(error))]
-    finally:
-        out.working(None)
-    return conclude(out, findings, as_json)
+    def tried() -> list[Finding]:
+        try:
+            given = invocation(context)
+            return look(given.settings, os.environ, _service_here(given.config))
+        except OperatorError as error:
+            return [Finding("configuration", "wrong", str(error))]
+
+    return look_and_conclude(tried, as_json)
 
 
 def service(

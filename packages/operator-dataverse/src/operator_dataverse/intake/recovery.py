@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from operator_core.db.links import Link
+from operator_dataverse.errors import Refused, Unauthorized
 from operator_dataverse.intake.claims import claim_task, finish_claim, release_claim, take_over
 from operator_dataverse.intake.desk import Apart, Desk, together
 from operator_dataverse.intake.state import SOURCE, LinkState
@@ -27,7 +28,12 @@ async def recover_claims(desk: Desk, free: int, apart: Apart = together) -> int:
             held = await take_over(desk, link)
             if held is not None:
                 async with apart(link.external_id, "taken"):
-                    taken += await _end(desk, held, free - taken)
+                    try:
+                        taken += await _end(desk, held, free - taken)
+                    except (Refused, Unauthorized):
+                        # What cannot be ended must not keep its slot either.
+                        await desk.remember(link.external_id, taken_until=0)
+                        raise
     return taken
 
 

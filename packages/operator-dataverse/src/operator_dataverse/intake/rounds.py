@@ -100,7 +100,9 @@ class Rounds:
     async def _free(self) -> int:
         """Slots that nothing needs: no row is taken that would only wait here (D-68)."""
         claiming = await self.desk.links.list(SOURCE, owner=self.desk.box, unsettled=True, without_ticket=True)
-        return await self._slots() - sum(LinkState.model_validate(link.state).claiming for link in claiming)
+        now = await self.desk.links.now_ms()
+        states = [LinkState.model_validate(link.state) for link in claiming]
+        return await self._slots() - sum(state.claiming and state.taken_until > now for state in states)
 
     async def _slots(self) -> int:
         """Slots that no ticket needs; claims that are under way may need them."""

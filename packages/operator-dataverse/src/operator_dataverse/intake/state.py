@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 __all__ = ["SOURCE", "LinkState", "changed"]
 
 SOURCE = "dataverse"
-"""The source in the links, and the first word of the outbox's channels (``dataverse:{row id}``)."""
+"""The source in the links, and the first word of the outbox's channels (``dataverse:{box}/{row id}``)."""
 
 
 class LinkState(BaseModel):

@@ -4,8 +4,8 @@ Everything behind the cursor of a link is read, and in one transaction its lette
 each entry is told exactly once, wherever this process dies. Progress is collected for a while before it is told; until
 then the cursor stays before it (D-54).
 
-The channel ``dataverse:{row}`` has what is written to the row, in order: state first, texts behind it (D-52);
-``dataverse:{row}/messages`` the messages; ``teams:{row}`` the cards. None of them waits for another.
+The channel ``dataverse:{box}/{row}`` has what is written to the row, in order: state first, texts behind it (D-52);
+``dataverse:{box}/{row}/messages`` the messages; ``teams:{box}/{row}`` the cards. None of them waits for another.
 """
 
 from __future__ import annotations
@@ -19,15 +19,19 @@ from operator_core.db.schema import tickets, work_links
 from operator_core.errors import OperatorError
 from operator_core.failpoints import reach
 from operator_core.model.entry import Entry
+from operator_core.model.ticket import TicketStatus
 from operator_core.notify.outbox import put
+from operator_dataverse.client import clip_units
 from operator_dataverse.intake.desk import Desk
 from operator_dataverse.intake.state import SOURCE, LinkState, changed
 from operator_dataverse.reporting.events import in_order, moves_of
 from operator_dataverse.reporting.messages import COLUMN
-from operator_dataverse.reporting.results import UrlOf
-from operator_dataverse.reporting.story import ENDS, Story, Teller, old_part
+from operator_dataverse.reporting.results import UrlOf, code_of, expected_before
+from operator_dataverse.reporting.story import ENDS, Story, Teller, channel_of, old_part
 
 __all__ = ["Projection"]
+
+_RESTS = ENDS | {TicketStatus.WAITING_FOR_INPUT}
 
 # A ticket that was reopened here, after both sides had agreed that it is over.
 _REVIVED = (
@@ -82,7 +86,7 @@ class Projection:
             except Exception as error:
                 # A mistake of ours about one task must not keep the others from being told.
                 self._desk.say(f"[Dataverse] Task {row_id[:8]} cannot be reported: {type(error).__name__}: {error}")
-                count, all_told = 0, True
+                count, all_told = await self._tell_state(one), True
             letters += count
             if all_told:
                 self._told[row_id] = seen
@@ -120,6 +124,27 @@ class Projection:
             await story.tell(events)
         reach("projection.read")
         return await self._commit(story, state), not story.held
+
+    async def _tell_state(self, one: LinkedTicket) -> int:
+        """The bare state, where more cannot be told: a row that went on as running would be done again, for ever."""
+        state = LinkState.model_validate(one.link.state)
+        if state.claiming or state.lost or one.status not in _RESTS:
+            return 0
+        row_id, key = one.link.external_id, f"{SOURCE}/{one.link.external_id}/{state.attempt}/bare-{one.fence}"
+        said = f"This cannot be reported; see `operator tickets show {one.ticket_id}` on {self._desk.box}"
+        patch = {
+            "row": row_id,
+            "values": {"cr_status": int(code_of(one.status)), "cr_statusmessage": clip_units(said, 200)},
+            "expected": expected_before(one.status, None),
+            "attempt": state.attempt,
+        }
+        channel = channel_of(self._desk.box, row_id)
+        async with self._desk.database.begin() as c:
+            letters = int(await put(c, channel, "patch", patch, dedupe_key=f"{key}/state"))
+            if one.status in ENDS:
+                body = {"row": row_id, "attempt": state.attempt}
+                letters += await put(c, channel, "settle", body, dedupe_key=f"{key}/settle")
+        return letters
 
     async def _news(self, ticket_id: int, state: LinkState) -> list[list[Entry]]:
         news = []

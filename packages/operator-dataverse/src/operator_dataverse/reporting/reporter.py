@@ -21,7 +21,7 @@ from operator_dataverse.reporting.delivery import Delivery
 from operator_dataverse.reporting.messages import message
 from operator_dataverse.reporting.projection import Projection
 from operator_dataverse.reporting.results import UrlOf
-from operator_dataverse.reporting.story import CARDS, new_guid
+from operator_dataverse.reporting.story import CARDS, new_guid, place_of
 from operator_dataverse.tables import MESSAGES
 from operator_dataverse.teams import authentication_required_card
 from operator_dataverse.teams.webhook import webhook_of
@@ -61,7 +61,7 @@ class Reporter:
         # Teams may be away while Dataverse is not.
         self._couriers = [
             Courier(desk.database, self._carry, channels, lease_s=lease_s, say=desk.say)
-            for channels in (f"{SOURCE}:", CARDS)
+            for channels in (f"{SOURCE}:{place_of(desk.box)}", f"{CARDS}{place_of(desk.box)}")
         ]
         self._news = asyncio.Event()
         self._complaint = ""
@@ -136,14 +136,14 @@ class Reporter:
         )
         row_id = new_guid()
         body = {"table": MESSAGES, "id": row_id, "values": values}
-        await self._put(f"{SOURCE}:worker {self._desk.box}", "create", row_id, body)
+        await self._put(f"{SOURCE}:{place_of(self._desk.box)}worker", "create", row_id, body)
 
     async def authentication_required(self, reason: str) -> None:
         """The model service does not accept this worker: its person has to sign in."""
         await self.announce(f"Authentication required on {self._desk.box}\n{reason}")
         if self._cards:
             card = authentication_required_card(box=self._desk.box, reason=self._desk.database.redactor.text(reason))
-            await self._put(f"{CARDS}worker {self._desk.box}", "card", new_guid(), {"card": card})
+            await self._put(f"{CARDS}{place_of(self._desk.box)}worker", "card", new_guid(), {"card": card})
 
     async def _put(self, channel: str, kind: str, key: str, body: Mapping[str, object]) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from urllib.parse import quote
 from uuid import UUID
 
 from operator_core import clock
@@ -34,7 +35,7 @@ from operator_dataverse.reporting.results import (
 from operator_dataverse.tables import MESSAGES
 from operator_dataverse.teams import TaskFacts
 
-__all__ = ["CARDS", "ENDS", "Outgoing", "Story", "Teller", "channel_of", "messages_of", "old_part"]
+__all__ = ["CARDS", "ENDS", "Outgoing", "Story", "Teller", "channel_of", "old_part", "place_of"]
 
 ENDS = frozenset({TicketStatus.RESOLVED, TicketStatus.ESCALATED, TicketStatus.CANCELED})
 """States of a ticket in which nothing is done for it any more."""
@@ -71,14 +72,18 @@ class Outgoing(NamedTuple):
     body: dict[str, Any]
 
 
-def channel_of(row_id: str) -> str:
+def place_of(box: str) -> str:
+    """What the channels of a dev box begin with, behind the first word.
+
+    Only its own worker carries them: with its person's account, to its organisation and its webhook. Workers of other
+    people may share the store.
+    """
+    return f"{quote(box.casefold(), safe='')}/"
+
+
+def channel_of(box: str, row_id: str) -> str:
     """The channel of what is written to a row."""
-    return f"{SOURCE}:{row_id}"
-
-
-def messages_of(row_id: str) -> str:
-    """The channel of the messages about a row."""
-    return f"{SOURCE}:{row_id}/messages"
+    return f"{SOURCE}:{place_of(box)}{row_id}"
 
 
 def old_part(events: Sequence[Event]) -> int:
@@ -108,6 +113,7 @@ class Story:
         self.letters: list[Outgoing] = []
         self.held = False
         self._teller = teller
+        self._channel = channel_of(teller.desk.box, self.row_id)
         self._state = state
         self._ticket = ticket
         self._cursor = dict(state.cursor)
@@ -250,7 +256,7 @@ class Story:
         for patch in patches:
             self._patch(patch, expected_after(shown), f"{move.seq}/{patch.name}")
         body = {"row": self.row_id, "attempt": self._state.attempt}
-        self._post(channel_of(self.row_id), "settle", f"{move.seq}/settle", body)
+        self._post(self._channel, "settle", f"{move.seq}/settle", body)
 
     # ---- letters
 
@@ -266,14 +272,14 @@ class Story:
             "expected": expected,
             "attempt": self._state.attempt,
         }
-        self._post(channel_of(self.row_id), "patch", key, body)
+        self._post(self._channel, "patch", key, body)
 
     def _say(self, text: str, key: str) -> None:
         if text.strip():
             user = self._state.user or self._teller.desk.mine.user or ""
             values = message(text, user=user, row_id=self.row_id)
             body = {"table": MESSAGES, "id": new_guid(), "values": values}
-            self._post(messages_of(self.row_id), "create", f"{key}/message", body)
+            self._post(f"{self._channel}/messages", "create", f"{key}/message", body)
 
     def _card(
         self, status: TicketStatus, ending: Ending, key: str, journal: list[Entry], *, question: str = ""
@@ -290,7 +296,7 @@ class Story:
         )
         answerable = self._teller.desk.mine.teams_answers
         card = card_of(status, ending, facts, question=question, answerable=answerable)
-        self._post(f"{CARDS}{self.row_id}", "card", key, {"card": card})
+        self._post(f"{CARDS}{place_of(self._teller.desk.box)}{self.row_id}", "card", key, {"card": card})
 
     def _post(self, channel: str, kind: str, key: str, body: dict[str, Any]) -> None:
         self.letters.append(Outgoing(channel, kind, f"{SOURCE}/{self.row_id}/{self._state.attempt}/{key}", body))
