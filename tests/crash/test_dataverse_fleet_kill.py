@@ -49,6 +49,7 @@ def asking() -> Iterator[ScriptedProcess]:
 def manager(double: Double, tmp_path: Path) -> Iterator[Path]:
     """`operator-dataverse fleet run`, as a process; the file with what it says."""
     output = tmp_path / "fleet.txt"
+    (tmp_path / "operator.toml").write_text(f'[dataverse.shared_boxes]\nbox-1 = "{ALICE}"\n')
     env = {
         "DATAVERSE_URL": double.url,
         "DATAVERSE_TOKEN": double.token,
@@ -105,7 +106,7 @@ def test_the_work_of_a_dead_box_is_done_by_another_one(
 def test_a_task_of_a_person_without_a_box_is_done_on_a_shared_one(
     double: Double, asking: ScriptedProcess, manager: Path, tmp_path: Path
 ) -> None:
-    double.seed(USERS, crb3b_useremail=ALICE, crb3b_devboxname="box-1", crb3b_labels="shared", crb3b_capacity=1)
+    double.seed(USERS, crb3b_useremail=ALICE, crb3b_devboxname="box-1", crb3b_capacity=1)
 
     async def as_bob(text: str | None = None, task: str = "") -> str:
         async with Dataverse(double.url, StaticToken(double.token)) as client:

@@ -114,7 +114,8 @@ async def test_killed_at_every_place_it_loses_and_repeats_nothing(
             assert process.returncode == -signal.SIGKILL, errors.decode()
         crashes = log.read_text().split()
         print(f"{len(crashes)} deaths: {crashes}")
-        assert {"projection.read", "projection.put", "delivery.patched"} <= set(crashes)
+        # Of what the couriers do at once, it is left to chance which place is the n-th; the next test names them.
+        assert {"projection.read", "projection.put"} <= set(crashes)
         assert any(place.startswith("outbox.") for place in crashes)
         judge(scene, 4)
         assert wrote(scene) == 1 + 5, "the claim, two on the way, and state, result and transcript"

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from operator_core.config import Settings, load_settings
+from operator_core.config import Settings, extension_models, load_settings
 from operator_core.db.audit_log import AuditLogDB
 from operator_core.db.engine import Database
 from operator_core.db.tickets import TicketDB
@@ -279,6 +279,8 @@ def test_init_writes_what_it_says(tmp_path: Path) -> None:
     shown = re.sub(r"(?m)^# ([a-z_]+ = )", r"\1", text.split("# A system under watch")[0])
     data = tomllib.loads(shown)
     data["store"]["url"] = Settings().store.url
+    for section, model in extension_models().items():
+        assert model.model_validate(data.pop(section)) == model(), "the comments show the defaults of packages too"
     assert Settings.model_validate(data) == Settings(), "the comments show the defaults"
     example = re.sub(r"(?m)^# ?", "", text[text.index("# [[subject]]") :])
     assert [s.name for s in Settings.model_validate(tomllib.loads(example)).subject] == ["shop"]

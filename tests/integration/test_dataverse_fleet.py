@@ -31,6 +31,7 @@ __all__ = ["double", "plain_double"]
 TASKS, MESSAGES, USERS, CHATS = "cr_shraga_tasks", "cr_shragamessages", "crb3b_shragausers", "cr_shraga_conversations"
 ALICE, BOB, ADMIN = "alice@example.com", "bob@example.com", "pool@example.com"
 LEASE_S = 300.0
+POOL = dict.fromkeys(("pool-1", "Pool-2", "pool-3"), ADMIN)
 
 
 @pytest.fixture
@@ -181,7 +182,7 @@ async def test_what_waits_on_a_dead_box_is_freed_but_not_what_a_person_put_there
 
 
 async def test_boxes_are_alive_gone_or_unknown(double: Double, client: Dataverse) -> None:
-    person(double, ALICE, "box-1", 5, crb3b_capacity=2, crb3b_labels="GPU, shared")
+    person(double, ALICE, "box-1", 5, crb3b_capacity=2, crb3b_labels="GPU, big")
     person(double, BOB, "box-2", LEASE_S * 2)
     person(double, "carol@example.com", "box-3")
     running(double, 5, box="Box-1")
@@ -197,16 +198,33 @@ async def test_boxes_are_alive_gone_or_unknown(double: Double, client: Dataverse
     }
     first = fleet.box("BOX-1")
     assert first is not None
-    assert (first.capacity, first.free, first.labels) == (2, 1, {"gpu", "shared"})
+    assert (first.capacity, first.free, first.labels) == (2, 1, {"gpu", "big"})
 
 
-async def test_the_first_person_of_a_box_is_the_one_whose_worker_runs(double: Double, client: Dataverse) -> None:
-    person(double, "aaron@example.com", "pool-1", crb3b_labels="shared")
-    person(double, BOB, "pool-1", 200, crb3b_labels="shared")
-    person(double, ADMIN, "pool-1", 1)
-    task = waiting(double)
-    assert (await place(client)).handed == ((task, "pool-1"),)
-    assert double.tables[TASKS][mirror_id(task)]["crb3b_useremail"] == ADMIN
+async def test_only_the_configured_person_of_a_shared_box_gets_what_is_meant_for_it(
+    double: Double, client: Dataverse
+) -> None:
+    person(double, BOB, "POOL-1", 0, crb3b_labels="gpu", crb3b_capacity=100)
+    person(double, ADMIN.upper(), "pool-1", 200)
+    task, other = waiting(double), waiting(double)
+    fancy = waiting(double, crb3b_label="gpu")
+    placed = await place(client)
+    assert (placed.handed, placed.waiting) == (((task, "pool-1"),), (other, fancy))
+    assert double.tables[TASKS][mirror_id(task)]["crb3b_useremail"] == ADMIN.upper()
+
+
+async def test_nobody_makes_a_box_a_shared_one_by_saying_so(double: Double, client: Dataverse) -> None:
+    account = double.add_account("mallory@example.com", reach="own")
+    async with Dataverse(double.url, StaticToken(account.token)) as mallory:
+        users = Users(mallory)
+        for box in ("mallory-box", "pool-1"):
+            claim = {"labels": "shared", "capacity": "100", "devbox_name": box}
+            await users.set("mallory@example.com", claim)
+            await users.worker_seen("mallory@example.com", box)
+            task = waiting(double)
+            assert task in (await place(client)).waiting
+    assert not [row for row in double.tables[TASKS].where() if row.get("cr_ismirror")]
+    assert not double.history.effects(TASKS)
 
 
 async def test_a_worker_shows_that_it_lives(double: Double, client: Dataverse) -> None:
@@ -242,7 +260,7 @@ def waiting(double: Double, email: str = ALICE, code: int = 1, **more: Any) -> s
 
 
 async def place(client: Dataverse, **more: Any) -> Any:
-    fleet = await survey(client, TASKS, lease_s=LEASE_S, now=clock.now())
+    fleet = await survey(client, TASKS, lease_s=LEASE_S, now=clock.now(), shared=POOL)
     return await Orchestrator(client, TASKS, **more).round(fleet)
 
 
@@ -263,7 +281,7 @@ async def test_a_task_with_a_label_goes_to_the_box_of_its_person_that_offers_it(
 
 async def test_what_the_own_worker_takes_is_left_alone(double: Double, client: Dataverse) -> None:
     person(double, ALICE, "box-1", 1)
-    person(double, ADMIN, "pool-1", 1, crb3b_labels="shared", crb3b_capacity=9)
+    person(double, ADMIN, "pool-1", 1, crb3b_capacity=9)
     waiting(double)
     waiting(double, email="")  # a row of nobody is nobody's (D-42)
     assert (await place(client)).to_dict() == {
@@ -277,9 +295,9 @@ async def test_what_the_own_worker_takes_is_left_alone(double: Double, client: D
 
 
 async def test_capacity_and_age_decide(double: Double, client: Dataverse) -> None:
-    person(double, ADMIN, "pool-1", 1, crb3b_labels="shared", crb3b_capacity=2)
-    person(double, ADMIN, "pool-2", 1, crb3b_labels="shared", crb3b_capacity=1)
-    person(double, ADMIN, "pool-3", LEASE_S * 2, crb3b_labels="shared", crb3b_capacity=9)
+    person(double, ADMIN, "pool-1", 1, crb3b_capacity=2)
+    person(double, ADMIN, "pool-2", 1, crb3b_capacity=1)
+    person(double, ADMIN, "pool-3", LEASE_S * 2, crb3b_capacity=9)
     running(double, 1, box="pool-2", crb3b_useremail=ADMIN)
     tasks = [waiting(double, createdon=f"2026-01-0{day}T00:00:00Z") for day in (3, 1, 2)]
     placed = await place(client)
@@ -295,7 +313,7 @@ async def finished(double: Double, client: Dataverse, row_id: str, **values: Any
 
 
 async def test_a_mirror_from_its_making_to_its_end(double: Double, client: Dataverse) -> None:
-    person(double, ADMIN, "pool-1", 1, crb3b_labels="shared")
+    person(double, ADMIN, "pool-1", 1)
     task = waiting(double)
     assert (await place(client)).handed == ((task, "pool-1"),)
     mirror = mirror_id(task)
@@ -359,7 +377,7 @@ async def test_a_mirror_from_its_making_to_its_end(double: Double, client: Datav
 
 
 async def test_a_box_of_the_person_that_comes_in_between_wins(double: Double, client: Dataverse) -> None:
-    person(double, ADMIN, "pool-1", 1, crb3b_labels="shared")
+    person(double, ADMIN, "pool-1", 1)
     task = waiting(double)
     await place(client)
     await finished(double, client, task, cr_status=5, crb3b_devbox="box-1")
@@ -369,7 +387,7 @@ async def test_a_box_of_the_person_that_comes_in_between_wins(double: Double, cl
 
 
 async def test_a_hand_over_that_was_interrupted_is_completed(double: Double, client: Dataverse) -> None:
-    person(double, ADMIN, "pool-1", 1, crb3b_labels="shared")
+    person(double, ADMIN, "pool-1", 1)
     task = waiting(double)
     double.faults.add(Fault("busy", method="PATCH", path=mirror_id(task), retry_after=None))
     async with Dataverse(double.url, StaticToken(double.token), retry_s=0) as hasty:
@@ -382,7 +400,7 @@ async def test_a_hand_over_that_was_interrupted_is_completed(double: Double, cli
 
 
 async def test_many_orchestrators_make_one_mirror(double: Double) -> None:
-    person(double, ADMIN, "pool-1", 1, crb3b_labels="shared", crb3b_capacity=50)
+    person(double, ADMIN, "pool-1", 1, crb3b_capacity=50)
     tasks = [waiting(double) for _ in range(8)]
     double.faults.storm(0.2)
 
@@ -399,7 +417,7 @@ async def test_many_orchestrators_make_one_mirror(double: Double) -> None:
 
 
 async def test_a_forged_mirror_is_not_believed(double: Double, client: Dataverse) -> None:
-    person(double, ADMIN, "pool-1", 1, crb3b_labels="shared")
+    person(double, ADMIN, "pool-1", 1)
     mallory = double.add_account("mallory@example.com", reach="own")
     task = waiting(double, code=6)
     secret = double.seed(

@@ -325,3 +325,39 @@ def test_the_relay_reaches_the_manager_and_comes_back(
     assert run.response is not None
     assert task[:8] in run.response["responseText"]
     assert run.response["IsFollowupExpected"] == ""
+
+
+def test_the_answer_belongs_to_whom_the_task_belongs(double: Double) -> None:
+    alice = double.add_account(ALICE, reach="own")
+    task = _waiting(double)
+    bound: dict[str, Any] = {"ownerid@odata.bind": f"/systemusers({alice.user_id})"}
+    double.change(TASKS, task, **bound)
+    _run("AnswerTask", double, _answering("8080", ALICE), task)
+    [answer] = double.tables[MESSAGES].where(cr_to="box-1")
+    assert answer["_ownerid_value"] == alice.user_id
+    assert _row(double, task)["cr_status"] == 1
+
+
+def test_an_answer_that_cannot_be_given_away_is_the_flows(double: Double) -> None:
+    alice = double.add_account(ALICE, reach="own")
+    task = _waiting(double)
+    bound: dict[str, Any] = {"ownerid@odata.bind": f"/systemusers({alice.user_id})"}
+    double.change(TASKS, task, **bound)
+    flows = double.add_account("flows@example.com", without=["prvAssigncr_shragamessage"])
+    run = run_flow(flow_named("AnswerTask"), double, _answering("8080", ALICE), {"cr_shraga_taskid": task}, flows.token)
+    assert (run.results["Write_answer"], run.results["Write_answer_as_the_flow"]) == ("Failed", "Succeeded")
+    [answer] = double.tables[MESSAGES].where(cr_to="box-1")
+    assert answer["_ownerid_value"] == flows.user_id
+    assert _row(double, task)["cr_status"] == 1
+
+
+@pytest.mark.parametrize("known", [0, 1, 2])
+def test_a_message_belongs_to_its_person_if_there_is_exactly_one(double: Double, known: int) -> None:
+    alice = double.add_account(ALICE, reach="own")
+    if known == 2:
+        other = double.add_account(BOB)
+        double.change("systemusers", other.user_id, internalemailaddress=ALICE)
+    inputs = {"userEmail": ALICE if known else "x@example.com", "conversationId": "c", "messageText": "hello"}
+    run_flow(flow_named("SendMessage"), double, Chat(), inputs)
+    [row] = double.tables[CONVERSATIONS].where(cr_direction="Inbound")
+    assert row["_ownerid_value"] == (alice if known == 1 else double.admin).user_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 from operator_core.db.links import Links
 from operator_core.db.queue import WorkQueue
 from operator_core.model.ticket import TicketStatus
-from operator_dataverse.double import Double
+from operator_dataverse.double import Double, Fault
+from operator_dataverse.intake.leases import Watch
 from operator_dataverse.intake.state import SOURCE
 from tests.support.dataverse import double, plain_double
 from tests.support.intake import ALICE, TASKS, Site, here, site
+from tests.support.waiting import wait_until_async
 
 __all__ = ["double", "here", "plain_double"]
 
@@ -121,6 +124,65 @@ async def test_signs_of_life_come_four_times_in_a_lease(double: Double, tmp_path
         state = await here.state(row_id)
         assert state.etag == double.tables[TASKS].etag(row_id)
         assert here.codes(row_id) == [5]
+
+
+@pytest.mark.parametrize("fault", [Fault("delay", seconds=8), Fault("busy", retry_after=None), Fault("gateway")])
+async def test_rows_that_get_no_answer_keep_no_other_from_its_signs_of_life(
+    double: Double, tmp_path: Path, fault: Fault
+) -> None:
+    lease_s = 4.0
+    async with site(double, str(tmp_path / "a.db"), slots=6, lease_s=lease_s, poll_s=0.1, retry_s=60) as here:
+        stuck, well = [here.seed() for _ in range(3)], here.seed()
+        assert await here.look() == 4
+        for row_id in stuck:
+            double.faults.add(replace(fault, method="PATCH", path=row_id))
+        stop = asyncio.Event()
+        running = asyncio.create_task(here.rounds.run(stop))
+        beats: list[float] = []
+        seen = (await here.state(well)).beat_ms
+        while len(beats) < 5:
+            now = (await here.state(well)).beat_ms
+            if now != seen:
+                beats.append(now / 1000)
+            seen = now
+            assert not running.done()
+            await asyncio.sleep(0.05)
+        fresh = here.seed()
+        await wait_until_async(lambda: here.row(fresh)["cr_status"] == 5, 10)
+        stop.set()
+        await asyncio.wait_for(running, 10)
+        assert beats[-1] - beats[0] < 1.3 * lease_s
+        assert not any([(await here.ticket(row_id)).cancel_requested for row_id in stuck])
+        assert len([line for line in here.said if "cannot be kept" in line]) <= 3
+
+
+async def test_rows_that_get_no_answer_keep_no_other_from_being_taken(double: Double, tmp_path: Path) -> None:
+    async with site(double, str(tmp_path / "a.db"), slots=6, lease_s=16, poll_s=0.1, retry_s=60) as here:
+        stuck = [here.seed(createdon=f"2026-01-0{day}T00:00:00Z") for day in (1, 2)]
+        for row_id in stuck:
+            double.faults.add(Fault("busy", method="PATCH", path=row_id, retry_after=None))
+        well = here.seed()
+        stop = asyncio.Event()
+        running = asyncio.create_task(here.rounds.run(stop))
+        await wait_until_async(lambda: here.row(well)["cr_status"] == 5, 15)
+        double.faults.clear()
+        await wait_until_async(lambda: {here.row(row_id)["cr_status"] for row_id in stuck} == {5}, 30)
+        stop.set()
+        await asyncio.wait_for(running, 10)
+
+
+async def test_one_row_is_looked_at_by_one_at_a_time(double: Double, tmp_path: Path) -> None:
+    async with site(double, str(tmp_path / "a.db"), slots=3, lease_s=0.1) as here:
+        row_id = here.seed()
+        await here.look()
+        await asyncio.sleep(0.1)
+        fault = double.faults.add(Fault("delay", method="PATCH", path=row_id, seconds=0.5))
+        watch = Watch(here.desk)
+        for _ in range(3):
+            await watch.begin()
+        await watch.settle()
+        assert fault.hits == 1
+        await watch.close()
 
 
 async def test_without_a_column_for_it_a_sign_of_life_touches_the_row(plain_double: Double, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from operator_core.db.tickets import TicketDB
+from operator_core.errors import NotFound, SourceError
 from operator_core.model.entry import Draft, EntryKind
 from operator_core.model.ticket import Reason, TicketStatus
 from operator_dataverse import __version__
@@ -510,16 +511,18 @@ def _units(text: str) -> int:
 
 
 @pytest.mark.parametrize(("status", "code"), [(TicketStatus.RESOLVED, 7), (TicketStatus.ESCALATED, 8)])
+@pytest.mark.parametrize("error", [ValueError, SourceError, NotFound])
 async def test_an_end_that_cannot_be_told_is_an_end_all_the_same(
     double: Double,  # noqa: F811
     tmp_path: Path,
     status: TicketStatus,
     code: int,
+    error: type[Exception],
 ) -> None:
     """A row that still said that it runs would be taken back by its lease, and done again and again."""
 
     def broken(path: Path) -> str | None:
-        raise ValueError("no such address")
+        raise error("no such address")
 
     async with open_scene(double, str(tmp_path / "a.db")) as scene:
         scene.reporter = Reporter(scene.desk, urls=broken)

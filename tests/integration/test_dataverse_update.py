@@ -239,13 +239,25 @@ async def test_an_install_command_that_is_none_is_said_and_ends_nothing(world: W
     assert await world.updater(update_install="true").maybe(idle=True) is True
 
 
-async def test_a_version_is_known_as_bad_also_when_the_old_one_cannot_be_installed_again(world: World) -> None:
+async def test_a_version_that_could_not_be_installed_is_tried_once_more_and_then_only_by_hand(world: World) -> None:
     commit = world.release("1.1")
-    assert await world.updater(update_install="sh -c 'echo no network >&2; exit 1'").maybe(idle=True) is False
+    install = "sh -c 'echo no network >&2; exit 1'"
+    assert await world.updater(update_install=install).maybe(idle=True) is False
+    record = await (await Checkout.find("origin/main", world.here)).record()
+    assert (list(record.once), record.failed, record.taking) == ([commit], {}, "")
+    assert any("could not be installed again" in line for line in world.said)
+    assert "tried once more later" in world.said[-1]
+    assert await world.updater(update_install=install).maybe(idle=True) is False
     record = await (await Checkout.find("origin/main", world.here)).record()
     assert list(record.failed) == [commit]
-    assert any("could not be installed again" in line for line in world.said)
     assert world.version == "1.0"
+    assert await world.updater(update_install="true").maybe(idle=True) is False
+    assert "apply --again" in world.said[-1]
+    await world.updater().try_again()
+    assert await world.updater(update_install="true").maybe(idle=True) is True
+    assert world.version == "1.1"
+    record = await (await Checkout.find("origin/main", world.here)).record()
+    assert (record.failed, record.once) == ({}, {})
 
 
 async def test_what_a_person_changes_while_a_version_fails_is_kept(world: World) -> None:

@@ -66,6 +66,7 @@ def run_flow(
     double: Double,
     chat: Chat,
     trigger: Mapping[str, Any],
+    token: str = "",
     *,
     on_pause: Callable[[int], object] | None = None,
 ) -> FlowRun:
@@ -76,10 +77,11 @@ def run_flow(
         double: The organisation; all requests go to it over HTTP.
         chat: Where its cards go.
         trigger: The row or the inputs that start it.
+        token: Of the owner of the flow; default: the administrator's.
         on_pause: Called with the number of each pause, so that somebody else can do something meanwhile.
     """
     run = FlowRun(on_pause=on_pause)
-    headers = {"Authorization": f"Bearer {double.token}", "Prefer": "return=representation"}
+    headers = {"Authorization": f"Bearer {token or double.token}", "Prefer": "return=representation"}
     with httpx2.Client(base_url=f"{double.url}/api/data/v9.2/", headers=headers, timeout=10) as web:
         _Engine(flow, run, web, chat, dict(trigger)).scope(flow.definition["actions"])
     return run
@@ -98,6 +100,8 @@ class _Engine:
             name = next(name for name, action in waiting.items() if set(action["runAfter"]) <= set(results))
             action = waiting.pop(name)
             wanted = all(results[other] in states for other, states in action["runAfter"].items())
+            # What did not succeed has outputs too, with nothing in them that a flow looks for.
+            self.state.outputs[name] = None
             results[name] = self._one(name, action) if wanted else "Skipped"
             self.state.results[name] = results[name]
         handled = {other for action in actions.values() for other, s in action["runAfter"].items() if "Failed" in s}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,14 @@ class Site:
 
 @asynccontextmanager
 async def site(
-    server: Double, store: str, *, box: str = "box-1", slots: int = 1, token: str | None = None, **mine: Any
+    server: Double,
+    store: str,
+    *,
+    box: str = "box-1",
+    slots: int = 1,
+    token: str | None = None,
+    trusted: Sequence[str] = (),
+    **mine: Any,
 ) -> AsyncIterator[Site]:
     said: list[str] = []
     settings = Settings(store=StoreSettings(url=store), worker=WorkerSettings(name=box, concurrency=slots))
@@ -99,7 +106,7 @@ async def site(
     own = DataverseSettings.model_validate(given)
     async with (
         Database.open(store) as database,
-        Dataverse(server.url, StaticToken(token or server.token), retry_s=own.retry_s) as client,
+        Dataverse(server.url, StaticToken(token or server.token), retry_s=own.retry_s, trusted=trusted) as client,
     ):
         yield Site(await open_desk(settings, own, database, client, said.append), server, said)
 

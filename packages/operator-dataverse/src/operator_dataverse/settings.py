@@ -10,8 +10,9 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
+from uuid import UUID
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from operator_core.config import Extension, Settings
 from operator_dataverse.errors import NotConfigured
@@ -39,6 +40,8 @@ class DataverseSettings(Extension):
     """Entity set of the tasks."""
     user: str | None = None
     """E-mail address of the person whose tasks this worker takes."""
+    trusted_owners: tuple[str, ...] = ()
+    """Ids (of `systemusers`) of accounts whose rows are believed: of the flows, the global chat, the fleet."""
     box: str = Field(default_factory=socket.gethostname, min_length=1, max_length=200)
     """Name of this dev box in the rows; default: the name of the host."""
     token_env: str = "DATAVERSE_TOKEN"
@@ -94,6 +97,9 @@ class DataverseSettings(Extension):
     """Its pool."""
     provision_above: int = Field(default=5, ge=1)
     """So many waiting tasks for each living box, before another one is provisioned."""
+    shared_boxes: dict[str, str] = Field(default={})
+    """Dev boxes that also work for other people than their own: name -> e-mail address of the person whose worker runs
+    there. Both are for the fleet manager to know; what the rows say about it is not believed."""
     chat_model: str | None = None
     """Model of the chat; None: ``[model] model``."""
     chat_poll_s: float = Field(default=3.0, gt=0)
@@ -108,6 +114,14 @@ class DataverseSettings(Extension):
     """Most model calls for one chat message."""
     chat_cost_usd: float = Field(default=0.5, ge=0)
     """Most money for one chat message; 0: no limit."""
+
+    @field_validator("trusted_owners")
+    @classmethod
+    def _are_ids(cls, ids: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            return tuple(str(UUID(one.strip())) for one in ids)
+        except ValueError:
+            raise ValueError("give the ids of users, as `operator-dataverse doctor` shows them") from None
 
     def needs(self, *keys: str) -> DataverseSettings:
         """These settings, when all of ``keys`` are set.

@@ -76,6 +76,7 @@ class DataverseSource:
         self._opening = asyncio.Lock()
         self._complaint = ""
         self._parts: tuple[Rounds, Reporter] | None = None
+        self._replaced = False
 
     async def start(self) -> None:
         """Find out who we are, take up what an earlier process left, and look once.
@@ -83,6 +84,8 @@ class DataverseSource:
         Raises:
             DataverseError: The service cannot be used as it is configured. One that does not answer is waited for.
         """
+        if await self._finish_update():
+            return
         try:
             await self.look()
         except (Unreachable, Throttled) as error:
@@ -97,6 +100,8 @@ class DataverseSource:
         Raises:
             DataverseError: The service does not answer, or not to us.
         """
+        if self._replaced:
+            return False
         rounds, _ = await self._open()
         return bool(await rounds.look())
 
@@ -106,7 +111,7 @@ class DataverseSource:
         It ends by itself when a new version of the product is in place (row B-064).
         """
         try:
-            while not stop.is_set():
+            while not stop.is_set() and not self._replaced:
                 try:
                     rounds, reporter = await self._open()
                 except OperatorError as error:
@@ -155,6 +160,14 @@ class DataverseSource:
             with contextlib.suppress(OperatorError):
                 await users.worker_seen(desk.people[0], desk.box)
             await clock.sleep(desk.mine.lease_s / 4)
+
+    async def _finish_update(self) -> bool:
+        """Before any work: whether an interrupted update was ended, so that this process must be started again."""
+        if self._mine.update_branch is not None:
+            from operator_dataverse.update import Updater
+
+            self._replaced = await Updater(self._mine, self._say, self._checkout).finish()
+        return self._replaced
 
     async def _keep_up_to_date(self, over: asyncio.Event, rounds: Rounds, reporter: Reporter) -> None:
         """Until a new version is in place; looked for only while there is nothing to do."""

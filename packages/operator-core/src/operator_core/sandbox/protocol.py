@@ -50,6 +50,14 @@ class Stream(NamedTuple):
         """Bytes that are neither in head nor in tail."""
         return self.total - len(self.head) - len(self.tail)
 
+    def without_end(self, end: bytes) -> Stream:
+        """The same without the bytes ``end``, if it ends with them."""
+        if self.tail.endswith(end):
+            return self._replace(tail=self.tail.removesuffix(end), total=self.total - len(end))
+        if not self.tail and not self.omitted and self.head.endswith(end):
+            return self._replace(head=self.head.removesuffix(end), total=self.total - len(end))
+        return self
+
     def text(self) -> str:
         """The stream as bounded text: UTF-8 with replacement, and a marker where bytes are left out."""
         if not self.omitted:

@@ -42,6 +42,7 @@ __all__ = ["Call", "Launch", "Session", "SetupError", "prologue"]
 
 
 _PROXY_PORT = 3128
+_SHELL_SAYS = b"Terminated\n"
 
 
 class Launch(NamedTuple):
@@ -171,7 +172,8 @@ class Session(abc.ABC):
             reason=raw.reason,
             duration_s=raw.duration_s,
             stdout=raw.stdout,
-            stderr=raw.stderr,
+            # The shell outlives the program that was ended, and says so; that is no word of the command.
+            stderr=raw.stderr if raw.reason == "exited" else raw.stderr.without_end(_SHELL_SAYS),
             cwd=self._cwd,
             background=max(raw.background, state.background),
             notice=" ".join(notices),

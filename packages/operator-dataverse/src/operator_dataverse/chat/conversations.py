@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from operator_core.text import first_line
+from operator_core.agent_lab.gateway import Say
+from operator_core.text import clip, first_line, printable
 from operator_dataverse.client import Conflict, Dataverse, Row, field
 from operator_dataverse.errors import DataverseError, Refused
 from operator_dataverse.fleet.changes import derived_id
@@ -41,10 +42,13 @@ class Conversations:
 
     Args:
         dataverse: The open service.
+        say: Told of messages that are passed over, each once.
     """
 
-    def __init__(self, dataverse: Dataverse) -> None:
+    def __init__(self, dataverse: Dataverse, say: Say = lambda line: None) -> None:
         self.dataverse = dataverse
+        self._say = say
+        self._strangers: set[str] = set()
 
     async def inbound(
         self,
@@ -54,7 +58,7 @@ class Conversations:
         top: int = 50,
         wanted: Callable[[ConversationRow], Awaitable[bool]] | None = None,
     ) -> list[ConversationRow]:
-        """What people wrote, oldest first.
+        """What people wrote, oldest first; not what only calls itself theirs.
 
         Args:
             status: Only rows that stand there.
@@ -71,11 +75,24 @@ class Conversations:
             # To the service an accent makes no difference, and two people may differ in nothing else.
             if email is not None and person_of(message) != email.strip().casefold():
                 continue
-            if wanted is None or await wanted(message):
+            if await self._believes(message) and (wanted is None or await wanted(message)):
                 found.append(message)
             if len(found) >= top:
                 break
         return found
+
+    async def _believes(self, message: ConversationRow) -> bool:
+        """Whether a row is of the person that it names: everybody can write any address into one."""
+        if await self.dataverse.owners.believes(message.owner, message.user_email):
+            return True
+        if message.id not in self._strangers:
+            self._strangers.add(message.id)
+            self._say(
+                f"[Chat] The message {message.id} is left alone: it belongs to {message.owner or 'nobody'}, and not to "
+                f"{clip(printable(message.user_email), 200)}; if that is the account of the flows, add it to "
+                "`[dataverse] trusted_owners`."
+            )
+        return False
 
     async def find(self, row_id: str) -> ConversationRow | None:
         """One row; None: there is none."""
@@ -97,9 +114,8 @@ class Conversations:
             text: The message.
             row_id: The id of the row; a repeat makes no second one.
         """
-        made = await self.dataverse.create(
-            CONVERSATIONS, _values(email, conversation, text, Direction.INBOUND), row_id=row_id
-        )
+        values = _values(email, conversation, text, Direction.INBOUND)
+        made = await self.dataverse.owners.give(CONVERSATIONS, values, email, row_id=row_id)
         found = await self.find(row_id) if isinstance(made, Conflict) else ConversationRow.parse(made)
         if found is None:
             raise DataverseError("The row of the message was deleted meanwhile; try again.")
@@ -118,7 +134,9 @@ class Conversations:
         """
         values = _values(message.user_email, message.conversation_id, text, Direction.OUTBOUND)
         values |= {"cr_in_reply_to": message.id, "cr_followup_expected": "true" if followup else ""}
-        return await self.dataverse.create(CONVERSATIONS, values, row_id=reply_id(message, part))
+        return await self.dataverse.owners.give(
+            CONVERSATIONS, values, message.user_email, row_id=reply_id(message, part)
+        )
 
     async def move(
         self, message: ConversationRow, status: ConversationStatus, *, claimed_by: str | None = None

@@ -100,7 +100,7 @@ def global_manager(
         onboarding: Sets people up (default: with the dev boxes of the settings).
     """
     clock = clock or Clock()
-    conversations = Conversations(dataverse)
+    conversations = Conversations(dataverse, say)
     sessions = Sessions(database, "global", clock)
     users = Users(dataverse, clock)
     setting_up = onboarding or Onboarding.open(settings, dataverse, users)

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from operator_dataverse.chat.desk import Done
-from operator_dataverse.client import Dataverse, Row, field
+from operator_dataverse.client import Dataverse, Row
 from operator_dataverse.errors import DataverseError, NotConfigured, Refused
 from operator_dataverse.fleet.changes import change
 from operator_dataverse.fleet.devboxes import DevBoxes, next_name
@@ -19,6 +19,7 @@ from operator_dataverse.fleet.users import Users
 from operator_dataverse.settings import DataverseSettings
 from operator_dataverse.tables.schema import USERS
 from operator_dataverse.tables.user import DevBoxStatus, OnboardingStep, UserRow
+from operator_dataverse.tables.values import text_of
 from operator_dataverse.teams.authentication import authentication_instructions
 
 __all__ = ["Onboarding", "OpenBoxes"]
@@ -26,8 +27,6 @@ __all__ = ["Onboarding", "OpenBoxes"]
 OpenBoxes = Callable[[str], AbstractAsyncContextManager[DevBoxes]]
 """From the directory id of a person to that person's dev boxes."""
 
-_SYSTEM_USERS = "systemusers"
-_ADDRESSES = ("internalemailaddress", "domainname")
 _DIRECTORY_ID = "azureactivedirectoryobjectid"
 
 
@@ -126,14 +125,8 @@ class Onboarding:
         return Done(f"The dev box {name} is being made; that takes up to an hour. Ask again then.")
 
     async def _directory_id(self, email: str) -> str | None:
-        where = (field(_ADDRESSES[0]) == email) | (field(_ADDRESSES[1]) == email)
-        async for row in self._dataverse.rows(_SYSTEM_USERS, where, select=(*_ADDRESSES, _DIRECTORY_ID), top=10):
-            # To the service an accent makes no difference, and two people may differ in nothing else.
-            if email.casefold() in {str(row.get(name) or "").strip().casefold() for name in _ADDRESSES}:
-                found = row.get(_DIRECTORY_ID)
-                if isinstance(found, str):
-                    return found
-        return None
+        found = await self._dataverse.owners.user(email)
+        return None if found is None else text_of(found, _DIRECTORY_ID) or None
 
 
 async def _web_address(boxes: DevBoxes, name: str) -> str:

@@ -102,7 +102,7 @@ def personal_manager(
         NotConfigured: ``user`` is missing.
     """
     clock = clock or Clock()
-    conversations = Conversations(dataverse)
+    conversations = Conversations(dataverse, say)
     sessions = Sessions(database, "personal", clock)
     users = Users(dataverse, clock)
     desks = PersonalDesks(settings, conversations, users, usable=isinstance(assistant, Assistant), clock=clock)

@@ -57,11 +57,12 @@ async def _organisation(settings: DataverseSettings) -> list[Finding]:
         async with Dataverse.open(patient) as dataverse:
             user = await dataverse.whoami()
             findings.append(Finding("account", "ok", f"{dataverse.url} knows it as user {user}", {"user": user}))
+            findings.append(await _owners(dataverse, settings.user))
             tables = wanted(settings.table)
             there = await look(dataverse, tables)
             findings += [_table(table, there[table.entity_set]) for table in tables]
             known = [info for info in there.values() if info is not None]
-            findings += await look_at_rights(dataverse, user, known)
+            findings += await look_at_rights(dataverse, user, known, settings.user)
     except OperatorError as error:
         findings.append(Finding("organisation" if findings else "account", "wrong", str(error)))
     return findings
@@ -85,9 +86,34 @@ def _table(table: TableSpec, info: TableInfo | None) -> Finding:
     return Finding(name, "wrong" if blocking else "warning", f"{said}; {remedy}", facts)
 
 
-async def look_at_rights(dataverse: Dataverse, user: str, tables: list[TableInfo]) -> list[Finding]:
-    """What this account may do with the rows of some tables; nothing is written."""
+async def _owners(dataverse: Dataverse, person: str | None) -> Finding:
+    """Whose rows are believed."""
+    owners = dataverse.owners
+    theirs = await owners.id_of(person or "")
+    facts = {"person": theirs, "trusted": sorted(owners.trusted)}
+    more = f"; trusted too: {', '.join(sorted(owners.trusted))}" if owners.trusted else "; no others are trusted"
+    if person is None:
+        return Finding("owners", "ok", f"rows of this account, and of each person's own, are believed{more}", facts)
+    if theirs is None:
+        said = f"{person} is no user here that this account can see, so only rows of this account are believed{more}"
+        return Finding("owners", "warning", f"{said}; let it read users, or correct `[dataverse] user`", facts)
+    mine = "this account" if theirs == await owners.me() else f"user {theirs}"
+    return Finding("owners", "ok", f"{person} is {mine}, whose rows are believed{more}", facts)
+
+
+async def look_at_rights(
+    dataverse: Dataverse, user: str, tables: list[TableInfo], person: str | None = None
+) -> list[Finding]:
+    """What this account may do with the rows of some tables; nothing is written.
+
+    Args:
+        dataverse: The organisation.
+        user: Id of this account's user.
+        tables: The tables.
+        person: Whom it works for; an account of somebody else has to give rows away.
+    """
     findings = []
+    serves_others = await dataverse.owners.id_of(person or "") != user
     granted = await _privileges(dataverse, user)
     for info in tables:
         name = f"rights {info.table}"
@@ -100,11 +126,15 @@ async def look_at_rights(dataverse: Dataverse, user: str, tables: list[TableInfo
             findings.append(Finding(name, "warning", "reading works; the service does not say what else is allowed"))
             continue
         lacking = [verb for verb in _NEEDED if f"prv{verb}{info.logical_name}".lower() not in granted]
-        if lacking:
+        assigns = f"prvAssign{info.logical_name}".lower() in granted
+        own = granted.get(f"prvRead{info.logical_name}".lower()) == "Basic"
+        if not lacking and serves_others and not (assigns or own):
+            detail = "this account may not assign rows, so people do not see what it makes for them; add Assign"
+            findings.append(Finding(name, "warning", f"{detail} to its security role"))
+        elif lacking:
             detail = f"this account may not {', '.join(lacking).lower()} rows; add that to its security role"
             findings.append(Finding(name, "wrong", detail))
         else:
-            own = granted[f"prvRead{info.logical_name}".lower()] == "Basic"
             reach = "rows of its own, and sees no others" if own else "all rows"
             findings.append(Finding(name, "ok", f"this account may create, read and write {reach}"))
     return findings

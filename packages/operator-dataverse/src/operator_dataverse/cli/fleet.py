@@ -125,6 +125,7 @@ def _manager(settings: DataverseSettings, dataverse: Dataverse, **more: object) 
         settings.table,
         lease_s=settings.lease_s,
         poll_s=settings.poll_s,
+        shared=settings.shared_boxes,
         **more,  # type: ignore[arg-type]
     )
 
@@ -147,8 +148,13 @@ def _tell(done: Round, as_json: bool) -> None:
         shown = box.to_dict()
         seen = seconds(clock.iso(box.seen)) if box.seen else None
         counts = (shown["running"], shown["waiting_for_input"], shown["queued"], shown["pending"])
-        rows.append((box.name, box.life, seen, *counts, box.capacity, ", ".join(box.labels), ", ".join(box.users)))
-    columns = ("box", "life", "last seen", "running", "asks", "queued", "pending", "room for", "labels", "people")
+        labels, people = ", ".join(sorted(box.labels)), ", ".join(box.users)
+        works_for = "all" if box.shared else "its people"
+        rows.append((box.name, box.life, seen, *counts, box.capacity, labels, works_for, people))
+    columns = (
+        *("box", "life", "last seen", "running", "asks", "queued", "pending", "room for", "labels", "works for"),
+        "people",
+    )
     out.table(columns, rows, empty="There are no boxes.")
     if done.fleet.unplaced:
         out.line(f"On no box: {len(done.fleet.unplaced)}.")

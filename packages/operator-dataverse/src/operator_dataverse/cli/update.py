@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,11 +29,20 @@ def check(context: typer.Context, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def apply(context: typer.Context, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+def apply(
+    context: typer.Context,
+    again: Annotated[bool, typer.Option("--again", help="Also what was tried and did not work.")] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
     """Take it, try it, and go back if it does not work. A worker that runs goes on with the old one until it ends."""
 
     async def work() -> Look:
         updater = _updater(context)
+        if not dry_run:
+            await updater.finish()
+            if again:
+                await updater.try_again()
         look = await updater.look()
         if look.why_not is None and not dry_run:
             await updater.apply(look)
@@ -61,6 +70,7 @@ def status(context: typer.Context, as_json: AsJson = False) -> None:
             "previous": record.previous or None,
             "updated_at": record.updated_at or None,
             "failed": record.failed,
+            "interrupted": record.taking or None,
         }
 
     found = run(work())
@@ -75,6 +85,8 @@ def status(context: typer.Context, as_json: AsJson = False) -> None:
         out.line("It has changes of its own, so nothing is taken before they are committed or dropped.")
     if found["previous"]:
         out.line(f"Updated at {found['updated_at']}, from {found['previous'][:12]}.")
+    if found["interrupted"]:
+        out.line(f"The update to {found['interrupted'][:12]} is under way, or was interrupted: `update apply` ends it.")
     for commit, why in found["failed"].items():
         out.line(f"{commit[:12]} was tried and did not work: {why}")
 

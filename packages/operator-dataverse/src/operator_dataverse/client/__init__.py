@@ -6,6 +6,7 @@ from operator_dataverse.client.fit import Fitted, clip_units, fit, units
 from operator_dataverse.client.http import Answer, Http
 from operator_dataverse.client.metadata import Column, TableInfo
 from operator_dataverse.client.odata import Field, Filter, field
+from operator_dataverse.client.owners import Owners
 from operator_dataverse.client.row import Conflict, Row
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Filter",
     "Fitted",
     "Http",
+    "Owners",
     "Row",
     "StaticToken",
     "TableInfo",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
@@ -19,6 +19,7 @@ from operator_dataverse.client.fit import Fitted, fit
 from operator_dataverse.client.http import Answer, Http, origin_of
 from operator_dataverse.client.metadata import TableInfo, read_table
 from operator_dataverse.client.odata import Filter, field
+from operator_dataverse.client.owners import Owners, given, not_given
 from operator_dataverse.client.row import Conflict, Row
 from operator_dataverse.errors import DataverseError, Refused, SchemaProblem
 
@@ -46,6 +47,10 @@ class Dataverse:
         retry_s: How long a request that fails for now is repeated, in seconds.
         clock: Time.
         learn: Told each access token, e.g. ``Redactor.learn``.
+        trusted: Owners whose rows are believed, see :class:`Owners`.
+
+    Attributes:
+        owners: Whose a row is.
 
     Raises:
         ConfigError: The address is none, or would send the token in the clear.
@@ -63,6 +68,7 @@ class Dataverse:
         retry_s: float = 120.0,
         clock: Clock | None = None,
         learn: Callable[[Iterable[str]], None] | None = None,
+        trusted: Collection[str] = (),
     ) -> None:
         self.http = Http(
             f"{origin_of(url)}/{API}",
@@ -74,6 +80,7 @@ class Dataverse:
             learn=learn,
         )
         self.url = self.http.origin
+        self.owners = Owners(self, trusted)
         self._tables: dict[str, TableInfo] = {}
         self._reading = asyncio.Lock()
         self._named: set[tuple[str, str]] = set()
@@ -100,7 +107,15 @@ class Dataverse:
         """
         url = settings.needs("url").url or ""
         who = credential if credential is not None else open_credential(settings)
-        return cls(url, who, timeout_s=settings.timeout_s, retry_s=settings.retry_s, clock=clock, learn=learn)
+        return cls(
+            url,
+            who,
+            timeout_s=settings.timeout_s,
+            retry_s=settings.retry_s,
+            clock=clock,
+            learn=learn,
+            trusted=settings.trusted_owners,
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -207,6 +222,7 @@ class Dataverse:
         values: Mapping[str, Any],
         *,
         row_id: str | None = None,
+        owner: str | None = None,
         pointer: str | None = None,
         select: Sequence[str] = (),
     ) -> Row | Conflict:
@@ -217,24 +233,29 @@ class Dataverse:
             values: Column -> value, made to fit as :func:`fit` says.
             row_id: Its id, where the caller wants to recognise it: then a row of that id is ``Conflict("exists")``.
                 None: a new one.
+            owner: Id of the user whose it is to be; None: this account's.
             pointer: For the note in texts that are cut.
             select: The columns that come back; none: all.
 
         Returns:
             The row as the service has it.
+
+        Raises:
+            Refused: 403: This account may not give rows away.
         """
         info = await self.info(table)
         back = _query(info, None, select, (), None)
         chosen = _guid(row_id) if row_id is not None else str(UUID(new_id()))
+        refusals = (400, 403, 409, 412) if row_id is None else (400, 403, 412)
 
         async def send(fitted: dict[str, Any]) -> Answer:
             prefer = {"Prefer": f"return=representation,{_ANNOTATIONS}"}
             if row_id is None:
-                body = {**fitted, info.key: chosen}
-                refusals = (400, 409, 412)
+                body = {**given(fitted, owner), info.key: chosen}
                 return await self.http.request("POST", table, params=back, body=body, headers=prefer, accept=refusals)
             path, headers = _path(table, chosen), prefer | {"If-None-Match": "*"}
-            return await self.http.request("PATCH", path, params=back, body=fitted, headers=headers, accept=(400, 412))
+            body = given(fitted, owner)
+            return await self.http.request("PATCH", path, params=back, body=body, headers=headers, accept=refusals)
 
         answer, fitted = await self._write(table, values, pointer, send)
         if answer.ok:
@@ -243,7 +264,7 @@ class Dataverse:
             mine = answer.uncertain and row_id is None
             current = await self.row(table, chosen) if answer.uncertain else None
             return current if mine and current is not None else Conflict("exists", current)
-        raise answer.refused(f"POST {table}")
+        raise not_given(answer, table) if owner is not None else answer.refused(f"POST {table}")
 
     async def update(
         self,
@@ -252,6 +273,7 @@ class Dataverse:
         values: Mapping[str, Any],
         *,
         etag: str,
+        owner: str | None = None,
         pointer: str | None = None,
         reread: bool = False,
         select: Sequence[str] = (),
@@ -263,6 +285,7 @@ class Dataverse:
             row_id: Which.
             values: Column -> value, made to fit as :func:`fit` says.
             etag: The version that the caller knows.
+            owner: Id of the user whose it is from now on; None: it stays whose it is.
             pointer: For the note in texts that are cut.
             reread: On a conflict, read the row as it is now. It is also read where an answer was lost on the way, since
                 the change may be the caller's own.
@@ -273,17 +296,18 @@ class Dataverse:
         """
         info = await self.info(table)
         headers = {"Prefer": f"return=representation,{_ANNOTATIONS}", "If-Match": _version(etag)}
-        path, back, refusals = _path(table, row_id), _query(info, None, select, (), None), (400, 404, 412)
+        path, back, refusals = _path(table, row_id), _query(info, None, select, (), None), (400, 403, 404, 412)
 
         async def send(fitted: dict[str, Any]) -> Answer:
-            return await self.http.request("PATCH", path, params=back, body=fitted, headers=headers, accept=refusals)
+            body = given(fitted, owner)
+            return await self.http.request("PATCH", path, params=back, body=body, headers=headers, accept=refusals)
 
         answer, fitted = await self._write(table, values, pointer, send)
         if answer.ok:
             return await self._written(info, _guid(row_id), answer, fitted)
         if answer.status in (404, 412):
             return await self._conflict(table, row_id, answer, reread)
-        raise answer.refused(f"PATCH {table}")
+        raise not_given(answer, table) if owner is not None else answer.refused(f"PATCH {table}")
 
     async def delete(self, table: str, row_id: str, *, etag: str, reread: bool = False) -> Conflict | None:
         """Delete a row that still has the version ``etag``; None: it is gone."""

@@ -6,9 +6,13 @@ The data of Dataverse, DevCenter and Power Automate go through this one class. I
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -35,6 +39,7 @@ _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 30.0
 _LONGEST_ASKED_S = 3600.0
 _CONNECTIONS = 20
+_until: ContextVar[float] = ContextVar("until", default=math.inf)
 
 
 @dataclass(frozen=True)
@@ -146,6 +151,15 @@ class Http:
         if client is not None:
             await client.aclose()
 
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """Give all requests made here, with their repetitions, so much time together; then they are unreachable."""
+        token = _until.set(min(_until.get(), self.clock.monotonic() + seconds))
+        try:
+            yield
+        finally:
+            _until.reset(token)
+
     def address(self, path: str) -> str:
         """The whole address of a path below :attr:`url`; a whole address is kept if it is of the same origin.
 
@@ -194,7 +208,8 @@ class Http:
             # A `+` for a blank, as forms have it, is no blank to every service.
             address += "?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in params.items())
         content = None if body is None else json.dumps(body, ensure_ascii=True, allow_nan=False).encode()
-        deadline = self.clock.monotonic() + self._retry_s
+        until = _until.get()
+        deadline = min(self.clock.monotonic() + self._retry_s, until)
         attempt, uncertain, renewed = 0, False, False
         while True:
             attempt += 1
@@ -204,8 +219,12 @@ class Http:
                 sent["Content-Type"] = "application/json"
             reply: httpx2.Response | None = None
             why = ""
+            left = None if until == math.inf else max(0.0, until - self.clock.monotonic())
             try:
-                reply = await self._open().request(method, address, content=content, headers=sent)
+                async with asyncio.timeout(left):
+                    reply = await self._open().request(method, address, content=content, headers=sent)
+            except TimeoutError:
+                why, uncertain = "its time is over", True
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
                 why = type(error).__name__
             except httpx2.TransportError as error:

@@ -47,8 +47,12 @@ class Account:
     without: frozenset[str] = frozenset()
 
     def may(self, verb: str, table: Table) -> bool:
-        """Whether it may do this (``Create``, ``Read``, ``Write``, ``Delete``) to some rows of the table."""
-        return f"prv{verb}{table.logical_name}" not in self.without
+        """Whether it may do this (``Create``, ``Read``, ``Write``, ``Delete``, ``Assign``) to some rows of the table.
+
+        The role of a user has no right to give rows away: nobody could tell whose they really are.
+        """
+        granted = self.reach == "organization" or verb != "Assign"
+        return granted and f"prv{verb}{table.logical_name}" not in self.without
 
 
 @dataclass
@@ -223,6 +227,7 @@ class Store:
             table = self.table(entity_set)
             _allow(account, "Create", table)
             fitted, owner = self._fitted(table, values)
+            _allow_gift(account, table, owner)
             row_id = row_id or fitted.pop(table.key, None) or str(uuid.UUID(new_id()))
             fitted.pop(table.key, None)
             if row_id in self._rows[entity_set]:
@@ -260,6 +265,7 @@ class Store:
             row = self.row(entity_set, row_id, account)
             _must_match(row, if_match)
             fitted, owner = self._fitted(table, values)
+            _allow_gift(account, table, owner, row.values.get("_ownerid_value"))
             if fitted.pop(table.key, row_id) != row_id:
                 raise bad_payload(entity_set, f"The property '{table.key}' cannot be changed.")
             if owner:
@@ -320,6 +326,12 @@ class Store:
 def _allow(account: Account | None, verb: str, table: Table) -> None:
     if account is not None and not account.may(verb, table):
         raise no_privilege(account.user_id, verb, table.logical_name)
+
+
+def _allow_gift(account: Account, table: Table, owner: str | None, now: str | None = None) -> None:
+    """Making a row of somebody else, or giving one away, takes the right to assign."""
+    if owner is not None and owner != (now or account.user_id):
+        _allow(account, "Assign", table)
 
 
 def _reaches(account: Account, row: Row) -> bool:

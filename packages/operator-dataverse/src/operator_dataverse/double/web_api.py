@@ -123,7 +123,7 @@ class WebApi:
                 "BusinessUnitId": _UNIT,
             }
             for table in self._store.tables()
-            for verb in ("Create", "Read", "Write", "Delete")
+            for verb in ("Create", "Read", "Write", "Delete", "Assign")
             if account.may(verb, table)
         ]
         context = f"{call.root}/$metadata#{_PRIVILEGES}Response"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,7 @@ class FleetManager:
         poll_s: Between two looks.
         reply_s: A reply that nobody fetched for so long is expired.
         orchestrator: Places tasks; None: nobody does.
+        shared: Boxes that also work for others -> the person whose worker runs there.
         say: Prints a line for a person.
         time: Time.
     """
@@ -71,6 +72,7 @@ class FleetManager:
         poll_s: float = 10.0,
         reply_s: float = 600.0,
         orchestrator: Orchestrator | None = None,
+        shared: Mapping[str, str] | None = None,
         say: Callable[[str], None] = lambda line: None,
         time: Clock | None = None,
     ) -> None:
@@ -80,6 +82,7 @@ class FleetManager:
         self._poll_s = poll_s
         self._reply_s = reply_s
         self._orchestrator = orchestrator
+        self._shared = shared
         self._say = say
         self._time = time or Clock()
         self._reclaim = Reclaim(dataverse, table, lease_s, self._time)
@@ -88,7 +91,8 @@ class FleetManager:
 
     async def look(self) -> Round:
         """What there is; nothing is changed."""
-        fleet = await survey(self._dataverse, self._table, lease_s=self._lease_s, now=self._time.now())
+        now = self._time.now()
+        fleet = await survey(self._dataverse, self._table, lease_s=self._lease_s, now=now, shared=self._shared)
         return Round(fleet, tuple(self._reclaim.judge(fleet)))
 
     async def round(self) -> Round:

@@ -3,7 +3,8 @@
 A mirror has an id that follows from its task's, so that there is one at most, however often its making is repeated. The
 mirror is what a worker works on; what the worker writes goes to the task, and what the person does to the task (an
 answer, a cancellation, beginning it again) goes to the mirror. Anybody can write a row that calls itself the mirror of
-a stranger's task; only one that this very account owns is believed.
+a stranger's task; only one that this account has made, or one that is trusted, and gave to the person whom it names, is
+believed.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _RESULTS = (
 )
 _AT_ONCE = 20
 _FORWARDED = 20
+_OLDEST, _NEWEST = ("createdon asc",), ("createdon desc",)
 _SHOWN_OF = {
     TaskCode.PENDING: TaskCode.QUEUED,
     TaskCode.QUEUED: TaskCode.QUEUED,
@@ -57,7 +59,6 @@ class Mirrors:
     def __init__(self, dataverse: Dataverse, table: str) -> None:
         self._dataverse = dataverse
         self._table = table
-        self._me = ""
 
     async def possible(self) -> bool:
         """Whether the table has the columns of mirrors."""
@@ -68,15 +69,17 @@ class Mirrors:
 
         Args:
             task_id: The task.
-            box: A shared box; its first person owns the mirror.
+            box: A shared box; its first person is the one that the mirror names.
             values: Further columns.
 
         Returns:
             Whether there is one now.
         """
         task = await self._dataverse.row(self._table, task_id)
-        if task is None or TaskRow.parse(task).ended:
+        if task is None or (given := TaskRow.parse(task)).ended:
             return False
+        if not await self._dataverse.owners.believes(given.owner, given.user_email or given.user_id):
+            return False  # nobody's name is lent to a stranger
         columns = {
             "cr_name": task.get("cr_name") or "Task",
             "cr_prompt": task.get("cr_prompt"),
@@ -87,8 +90,9 @@ class Mirrors:
             "cr_mirroroftaskid": task.id,
         }
         info = await self._dataverse.info(self._table)
-        given = {name: value for name, value in columns.items() if value is not None and info.has(name)}
-        made = await self._dataverse.create(self._table, {**given, **values}, row_id=mirror_id(task.id))
+        known = {name: value for name, value in columns.items() if value is not None and info.has(name)}
+        heir = await self._dataverse.owners.heir(box.users[0])
+        made = await self._dataverse.create(self._table, {**known, **values}, row_id=mirror_id(task.id), owner=heir)
         return not isinstance(made, Conflict) or bool(await self._rows([mirror_id(task.id)]))
 
     async def agree(self, fleet: Fleet, among: Collection[TaskRow]) -> tuple[set[str], list[str]]:
@@ -132,8 +136,9 @@ class Mirrors:
     async def _believed(self, mirror: TaskRow) -> bool:
         if not mirror.is_mirror or mirror.id != mirror_id(mirror.mirror_of):
             return False
-        self._me = self._me or await self._dataverse.whoami()
-        return mirror.owner.lower() == self._me
+        owners = self._dataverse.owners
+        made_here = mirror.creator == await owners.me() or mirror.creator in owners.trusted
+        return made_here and await owners.believes(mirror.owner, mirror.user_email)
 
     async def _withdraw(self, mirror: TaskRow, task: TaskRow | None, task_id: str) -> bool:
         """The task was canceled, or a box of its own person has it: its mirror is for nothing."""
@@ -173,8 +178,9 @@ class Mirrors:
         return await self._write(task, {"cr_status": int(TaskCode.QUEUED)})
 
     async def _pass_messages(self, task: TaskRow, mirror: TaskRow) -> None:
-        where = (field("crb3b_taskid") == task.id) & (field("cr_from") == (task.user_email or task.user_id))
-        async for message in self._dataverse.rows(MESSAGES, where, orderby=("createdon asc",)):
+        person, owners = task.user_email or task.user_id, self._dataverse.owners
+        where = (field("crb3b_taskid") == task.id) & (field("cr_from") == person)
+        async for message in self._dataverse.rows(MESSAGES, where & await owners.owned(person), orderby=_OLDEST):
             values = {
                 "cr_name": message.get("cr_name") or "Answer",
                 "cr_content": message.get("cr_content"),
@@ -183,22 +189,25 @@ class Mirrors:
                 "cr_to": mirror.devbox or WORKER,
                 "crb3b_taskid": mirror.id,
             }
-            await self._dataverse.create(MESSAGES, values, row_id=derived_id("mirror-message", message.id))
+            row_id = derived_id("mirror-message", message.id)
+            heir = await owners.heir(mirror.user_email)
+            await self._dataverse.create(MESSAGES, values, row_id=row_id, owner=heir)
 
     async def _forward_messages(self, task: TaskRow, mirror: TaskRow) -> None:
         """The newest words of the worker go to the person of the task, the question among them."""
+        person, owners = task.user_email or task.user_id, self._dataverse.owners
         where = (field("crb3b_taskid") == mirror.id) & (field("cr_from") == WORKER)
-        newest = ("createdon desc",)
-        rows = self._dataverse.rows(MESSAGES, where, orderby=newest, top=_FORWARDED)
+        where &= await owners.owned(mirror.user_email)
+        rows = self._dataverse.rows(MESSAGES, where, orderby=_NEWEST, top=_FORWARDED)
         for message in reversed([row async for row in rows]):
             values = {
                 "cr_name": message.get("cr_name") or "Message",
                 "cr_content": message.get("cr_content"),
                 "cr_from": WORKER,
-                "cr_to": task.user_email or task.user_id,
+                "cr_to": person,
                 "crb3b_taskid": task.id,
             }
-            await self._dataverse.create(MESSAGES, values, row_id=derived_id("mirror-message", message.id))
+            await owners.give(MESSAGES, values, person, row_id=derived_id("mirror-message", message.id))
 
     async def _report(self, task: TaskRow, mirror: TaskRow) -> bool:
         """What the worker made of the mirror goes to the task."""

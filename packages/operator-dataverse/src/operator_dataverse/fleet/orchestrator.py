@@ -2,7 +2,7 @@
 
 Workers take what names their person and no box, so only three kinds of tasks need a hand here: those with a label,
 those of people without a living box of their own, and those that were taken back from a box of which nothing is left.
-A task goes to a box of its own person by naming the box. To a *shared* box (one with the label ``shared``) it goes as a
+A task goes to a box of its own person by naming the box. To a *shared* box (one that the settings name) it goes as a
 mirror: a row of the box's person that stands for it, because a worker never runs a row of somebody else (D-42).
 :mod:`operator_dataverse.fleet.mirrors` keeps the two in agreement.
 
@@ -22,10 +22,7 @@ from operator_dataverse.fleet.presence import Box, Fleet
 from operator_dataverse.fleet.reclaim import ASSIGNED
 from operator_dataverse.tables.task import TaskCode, TaskRow
 
-__all__ = ["SHARED", "Orchestrator", "Placed"]
-
-SHARED = "shared"
-"""Label of a box that also works for other people than its own."""
+__all__ = ["Orchestrator", "Placed"]
 
 
 @dataclass(frozen=True)
@@ -119,7 +116,7 @@ class Orchestrator:
         ]
         fitting.sort(key=lambda box: (-room[box.name], box.name))
         own = None if task.is_mirror else next((box for box in fitting if _belongs(box, task.user_email)), None)
-        return own, next((box for box in fitting if SHARED in box.labels and box.users), None)
+        return own, next((box for box in fitting if box.shared and box.users), None)
 
     async def _assign(self, task: TaskRow, box: Box) -> bool:
         return await self._write(task, {"crb3b_devbox": box.name, **_assigned(box)})
@@ -127,7 +124,7 @@ class Orchestrator:
     async def _hand_over(self, task: TaskRow, box: Box) -> bool:
         if task.is_mirror:
             values = {"crb3b_devbox": box.name, "crb3b_useremail": box.users[0], **_assigned(box)}
-            return await self._write(task, values)
+            return await self._write(task, values, heir=box.users[0])
         if task.status is TaskCode.PENDING:
             # Before the mirror is made, so that no worker of the person takes the task meanwhile.
             said = clip_units(f"Handed to the shared dev box {_shown(box.name)}", 200)
@@ -135,10 +132,12 @@ class Orchestrator:
                 return False
         return await self._mirrors.make(task.id, box, _assigned(box))
 
-    async def _write(self, task: TaskRow, values: dict[str, Any]) -> bool:
+    async def _write(self, task: TaskRow, values: dict[str, Any], *, heir: str | None = None) -> bool:
         if task.etag is None:
             return False
-        return not isinstance(await self._dataverse.update(self._table, task.id, values, etag=task.etag), Conflict)
+        owner = None if heir is None else await self._dataverse.owners.id_of(heir)
+        done = await self._dataverse.update(self._table, task.id, values, etag=task.etag, owner=owner)
+        return not isinstance(done, Conflict)
 
     async def _provision(self, waiting: int, fleet: Fleet) -> str | None:
         usable = sum(box.life != "gone" for box in fleet.boxes)

@@ -6,7 +6,7 @@ never was one; what is unknown is shown and left alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as data_field
 from datetime import datetime
@@ -36,6 +36,7 @@ class Box:
         users: Addresses of the people whose box it is; first the one whose worker was seen last.
         capacity: So many tasks at once.
         labels: What it offers, in small letters.
+        shared: Whether it also works for other people; then only what its configured person says of it counts.
         tasks: Tasks that are on it and have not ended, oldest first.
     """
 
@@ -45,6 +46,7 @@ class Box:
     users: tuple[str, ...] = ()
     capacity: int = 1
     labels: frozenset[str] = frozenset()
+    shared: bool = False
     tasks: tuple[TaskRow, ...] = ()
 
     def count(self, *codes: TaskCode) -> int:
@@ -65,6 +67,7 @@ class Box:
             "users": list(self.users),
             "capacity": self.capacity,
             "labels": sorted(self.labels),
+            "shared": self.shared,
             "running": self.count(TaskCode.RUNNING),
             "waiting_for_input": self.count(TaskCode.WAITING_FOR_INPUT),
             "queued": self.count(TaskCode.QUEUED),
@@ -102,7 +105,9 @@ class Fleet:
         }
 
 
-async def survey(dataverse: Dataverse, table: str, *, lease_s: float, now: datetime) -> Fleet:
+async def survey(
+    dataverse: Dataverse, table: str, *, lease_s: float, now: datetime, shared: Mapping[str, str] | None = None
+) -> Fleet:
     """Look at all people and at all tasks that have not ended.
 
     Args:
@@ -110,33 +115,42 @@ async def survey(dataverse: Dataverse, table: str, *, lease_s: float, now: datet
         table: Entity set of the tasks.
         lease_s: How long a sign of life counts.
         now: The moment to judge by.
+        shared: Boxes that also work for others -> the person whose worker runs there; default: none.
     """
     users = [UserRow.parse(row) async for row in dataverse.rows(USERS, page_size=_PAGE)]
     columns = tuple(name for name in TaskRow.select(await dataverse.info(table)) if name != "cr_prompt")
     where = field("cr_status").is_in(int(code) for code in sorted(ACTIVE))
     rows = dataverse.rows(table, where, select=columns, orderby=("createdon asc",), page_size=_PAGE)
     tasks = [TaskRow.parse(row) async for row in rows]
-    return _fleet(users, tasks, lease_s, now)
+    return _fleet(users, tasks, lease_s, now, {box.casefold(): email for box, email in (shared or {}).items()})
 
 
-def _fleet(users: Sequence[UserRow], tasks: Sequence[TaskRow], lease_s: float, now: datetime) -> Fleet:
+def _fleet(
+    users: Sequence[UserRow], tasks: Sequence[TaskRow], lease_s: float, now: datetime, shared: Mapping[str, str]
+) -> Fleet:
     owners: dict[str, list[UserRow]] = {}
     theirs: dict[str, list[TaskRow]] = {}
     names: dict[str, str] = {}
     for user in users:
-        if user.devbox_name:
-            names.setdefault(user.devbox_name.casefold(), user.devbox_name)
-            owners.setdefault(user.devbox_name.casefold(), []).append(user)
+        key = user.devbox_name.casefold()
+        # Anybody can write into a row of theirs that they are on a box, and then get what is meant for its person.
+        if key and _same(user.email, shared.get(key, user.email)):
+            names.setdefault(key, user.devbox_name)
+            owners.setdefault(key, []).append(user)
     for task in tasks:
         if task.devbox:
             names.setdefault(task.devbox.casefold(), task.devbox)
             theirs.setdefault(task.devbox.casefold(), []).append(task)
-    boxes = [_box(names[key], owners.get(key, ()), theirs.get(key, ()), lease_s, now) for key in sorted(names)]
+    boxes = [
+        _box(names[key], owners.get(key, ()), theirs.get(key, ()), lease_s, now, key in shared) for key in sorted(names)
+    ]
     unplaced = tuple(task for task in tasks if not task.devbox)
     return Fleet(now, tuple(boxes), unplaced, tuple(users), tuple(tasks))
 
 
-def _box(name: str, users: Iterable[UserRow], tasks: Iterable[TaskRow], lease_s: float, now: datetime) -> Box:
+def _box(
+    name: str, users: Iterable[UserRow], tasks: Iterable[TaskRow], lease_s: float, now: datetime, shared: bool
+) -> Box:
     # First the one whose worker was seen last: that is who the box works for.
     users = sorted(users, key=lambda user: (user.worker_seen is None, -_stamp(user.worker_seen), user.email))
     tasks = tuple(tasks)
@@ -153,6 +167,7 @@ def _box(name: str, users: Iterable[UserRow], tasks: Iterable[TaskRow], lease_s:
         tuple(user.email for user in users),
         max([user.capacity for user in users if user.capacity is not None], default=1),
         frozenset(label.casefold() for user in users for label in user.labels),
+        shared,
         tasks,
     )
 

@@ -62,7 +62,7 @@ class Tasks:
             key: The same key again, for the same person, is the same task and makes no second one.
 
         Raises:
-            Refused: It says nothing, is too long, or is for somebody else.
+            Refused: It says nothing, is too long, or is for somebody else and this account may not give rows away.
         """
         owner = address(user) if user is not None else self._user
         if owner is None:
@@ -88,7 +88,9 @@ class Tasks:
         }
         row_id = derived_id("task", owner.casefold(), key) if key is not None else None
         given = {name: value for name, value in values.items() if value is not None}
-        made = await self._dataverse.create(self._table, given, row_id=row_id)
+        # The person's own, or a worker with the rights of that person would not see it.
+        heir = await self._dataverse.owners.heir(owner)
+        made = await self._dataverse.create(self._table, given, row_id=row_id, owner=heir)
         if isinstance(made, Conflict):
             return await self.show(row_id or "")
         return TaskRow.parse(made)
@@ -216,13 +218,14 @@ class Tasks:
         values = {
             "cr_name": clip_units(first_line(text) or "Answer", 450),
             "cr_content": text,
-            # A worker hears only the person whose task it is; who really wrote it is the owner of the row.
+            # A worker hears only the person whose task it is.
             "cr_from": person,
             "cr_to": task.devbox or WORKER,
             "crb3b_taskid": task.id,
         }
         row_id = derived_id("answer", task.id, key if key is not None else clock.new_id())
-        made = await self._dataverse.create(MESSAGES, values, row_id=row_id)
+        heir = await self._dataverse.owners.heir(person)
+        made = await self._dataverse.create(MESSAGES, values, row_id=row_id, owner=heir)
         return (made.current, False) if isinstance(made, Conflict) else (made, True)
 
     async def _change(self, task: str, decide: Callable[[Row], Mapping[str, Any] | None]) -> TaskRow:

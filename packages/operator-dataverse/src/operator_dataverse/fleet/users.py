@@ -134,7 +134,8 @@ class Users:
         if found is None:
             # The same id wherever it is made: of two who make a person known at once, one finds the other's row.
             row_id = derived_id("user", email.casefold())
-            made = await self._dataverse.create(USERS, {"crb3b_useremail": email, **columns}, row_id=row_id)
+            values = {"crb3b_useremail": email, **columns}
+            made = await self._dataverse.owners.give(USERS, values, email, row_id=row_id)
             if not isinstance(made, Conflict):
                 return UserRow.parse(made)
         else:

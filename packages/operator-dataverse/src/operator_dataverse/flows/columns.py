@@ -11,10 +11,26 @@ from collections.abc import Iterator
 from operator_dataverse.flows.expressions import expressions
 from operator_dataverse.tables.schema import ColumnSpec, TableSpec
 
-__all__ = ["filter_problems", "names_problems", "order_problems", "value_problem"]
+__all__ = ["OWNER", "SYSTEM_USERS", "filter_problems", "names_problems", "order_problems", "value_problem"]
 
 # Every table has them; flows read them.
 _SYSTEM = {"createdon": "datetime", "modifiedon": "datetime", "_ownerid_value": "guid"}
+SYSTEM_USERS = TableSpec(
+    entity_set="systemusers",
+    logical_name="systemuser",
+    key="systemuserid",
+    primary_name="fullname",
+    display_name="User",
+    display_name_plural="Users",
+    ownership="OrganizationOwned",
+    description="People and programs with an account; flows look up whose a row is to be.",
+    columns=tuple(
+        ColumnSpec(name=name, type="string", max_length=length, description="Of the platform.")
+        for name, length in (("fullname", 200), ("internalemailaddress", 100), ("domainname", 1024))
+    ),
+)
+OWNER = "ownerid@odata.bind"
+"""What names the owner of a row that is written."""
 _LITERAL = r"'(?:[^']|'')*'|-?\d+(?:\.\d+)?|null|true|false|@\{"
 _COMPARISON = re.compile(rf"([A-Za-z_][A-Za-z0-9_]*)\s+(eq|ne|gt|ge|lt|le)\s+({_LITERAL})")
 _TEXT_CALL = re.compile(rf"\b(startswith|endswith|contains)\(\s*([A-Za-z_][A-Za-z0-9_]*)\s*,\s*({_LITERAL})\s*\)")
@@ -63,6 +79,8 @@ def filter_problems(table: TableSpec, text: str) -> Iterator[str]:
 def value_problem(table: TableSpec, name: str, value: object) -> str | None:
     """Why this must not be written into a column; None: it may, as far as that can be seen before the flow runs."""
     column = table.by_name.get(name)
+    if name == OWNER:
+        return None if str(value).startswith("@concat('/systemusers(',") else f"{name} names no user"
     if column is None:
         return f"{table.entity_set} has no column {name!r} that can be written"
     if column.presence == "legacy":

@@ -7,7 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from operator_dataverse.flows.cards import card_problems
-from operator_dataverse.flows.columns import filter_problems, names_problems, order_problems, value_problem
+from operator_dataverse.flows.columns import (
+    OWNER,
+    SYSTEM_USERS,
+    filter_problems,
+    names_problems,
+    order_problems,
+    value_problem,
+)
 from operator_dataverse.flows.expressions import (
     columns_of_trigger,
     expressions,
@@ -80,7 +87,7 @@ class _Check:
         if not isinstance(triggers, dict) or len(triggers) != 1 or not isinstance(actions, dict) or not actions:
             yield "a flow has exactly one trigger, and actions"
             return
-        if found := _SOMEBODYS.search(self.flow.text()):
+        if found := _SOMEBODYS.search(self.flow.text().replace(OWNER, "")):
             yield f"it names {found[0]!r}, which belongs to somebody"
         [(name, trigger)] = triggers.items()
         yield from self._trigger(name, trigger)
@@ -190,7 +197,8 @@ class _Check:
         parameters = _parameters(action)
         if "entityName" not in parameters:
             return
-        table = load_schemas().get(str(parameters["entityName"]))
+        known = {SYSTEM_USERS.entity_set: SYSTEM_USERS, **load_schemas()}
+        table = known.get(str(parameters["entityName"]))
         if table is None:
             yield f"{name}: there is no table {parameters['entityName']!r}"
             return

@@ -36,7 +36,10 @@ async def find_answers(desk: Desk, row: TaskRow, state: LinkState) -> list[Messa
     found = []
     async for message in desk.dataverse.rows(MESSAGES, where, orderby=("createdon asc",)):
         answer = MessageRow.parse(message)
-        if person and same(answer.sender, person) and answer.id not in state.heard_ids and answer.content.strip():
+        if not (person and same(answer.sender, person) and answer.id not in state.heard_ids and answer.content.strip()):
+            continue
+        # Everybody can write the person's address into a message.
+        if await desk.dataverse.owners.believes(answer.owner, desk.people[0]):
             found.append(answer)
     return found
 

@@ -39,6 +39,8 @@ async def claim_task(desk: Desk, row: TaskRow) -> bool:
     """
     if row.status is not TaskCode.PENDING or row.etag is None or not desk.may_take(row):
         return False
+    if not await desk.believes(row):
+        return False
     link = await _begin(desk, row)
     if link is None:
         return False

@@ -118,6 +118,10 @@ class Desk:
         person = row.user_email.casefold() in self.people or row.user_id.casefold() in self.people
         return person and (not row.devbox or same(row.devbox, self.box))
 
+    async def believes(self, row: TaskRow) -> bool:
+        """Whether the row is really of the person that it names: whose row it is, nobody can make up."""
+        return await self.dataverse.owners.believes(row.owner, self.people[0])
+
     def new_mark(self) -> str:
         """What a claim writes into its row: ``{box}/{digits}``, never twice the same."""
         return f"{self.box[:180]}/{clock.new_id()[: 2 * _MARK_DIGITS]}"
@@ -189,7 +193,7 @@ async def open_desk(
             f"The table {mine.table} has no {', '.join(missing)}; make it complete with `operator-dataverse schema "
             "create`."
         )
-    return Desk(settings, mine, database, dataverse, say, info, (person, await dataverse.whoami()))
+    return Desk(settings, mine, database, dataverse, say, info, (person, await dataverse.owners.me()))
 
 
 def _any(filters: list[Filter]) -> Filter:

@@ -15,8 +15,10 @@ was taken back meanwhile is found out as soon as the service answers again.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from operator_core.db.links import LinkedTicket
@@ -33,9 +35,10 @@ from operator_dataverse.intake.poll import rows_of
 from operator_dataverse.intake.state import SOURCE, LinkState
 from operator_dataverse.tables.task import TaskCode, TaskRow
 
-__all__ = ["is_task_canceled", "watch_rows"]
+__all__ = ["Watch", "is_task_canceled", "watch_rows"]
 
 _BEATS_A_LEASE = 4
+_AT_ONCE = 8
 
 
 async def is_task_canceled(dataverse: Dataverse, table: str, row_id: str) -> bool | None:
@@ -47,28 +50,84 @@ async def is_task_canceled(dataverse: Dataverse, table: str, row_id: str) -> boo
     return None if row is None else TaskRow.parse(row).status is TaskCode.CANCELED
 
 
-async def watch_rows(desk: Desk, apart: Apart = together) -> int:
-    """Look at every row that this box has, once.
+class Watch:
+    """Looks at the rows that this box has: several at once, so that one that takes long keeps no other waiting, and
+    never two times at once at the same row.
 
     Args:
+        desk: Both sides.
         apart: Around what is done to one row: the others must show their signs of life all the same.
-
-    Returns:
-        How many tickets became claimable.
     """
-    before = await desk.links.tickets(SOURCE, owner=desk.box)
-    if not before:
-        return 0
-    rows = await rows_of(desk, [one.link.external_id for one in before])
-    # A row is judged by a ticket that stood still while the row was read, however long that took.
-    after = {one.link.external_id: one for one in await desk.links.tickets(SOURCE, owner=desk.box)}
-    resumed = 0
-    for one in before:
-        now = after.get(one.link.external_id)
-        if now is not None and _standing(now) == _standing(one):
-            async with apart(one.link.external_id, "kept"):
-                resumed += await _judge(desk, now, rows)
-    return resumed
+
+    def __init__(self, desk: Desk, apart: Apart = together) -> None:
+        self._desk = desk
+        self._apart = apart
+        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._judging: dict[str, asyncio.Task[bool]] = {}
+        self._failed: list[BaseException] = []
+
+    async def look(self) -> int:
+        """Look at every row once.
+
+        Returns:
+            How many tickets became claimable.
+        """
+        await self.begin()
+        return await self.settle()
+
+    async def begin(self) -> None:
+        """Begin to look at every row, those aside that are being looked at; what went wrong before is raised."""
+        self._raise()
+        desk = self._desk
+        ours = await desk.links.tickets(SOURCE, owner=desk.box)
+        before = [one for one in ours if one.link.external_id not in self._judging]
+        if not before:
+            return
+        rows = await rows_of(desk, [one.link.external_id for one in before])
+        # A row is judged by a ticket that stood still while the row was read, however long that took.
+        after = {one.link.external_id: one for one in await desk.links.tickets(SOURCE, owner=desk.box)}
+        for one in before:
+            row_id = one.link.external_id
+            now = after.get(row_id)
+            if now is not None and _standing(now) == _standing(one) and row_id not in self._judging:
+                self._judging[row_id] = task = asyncio.create_task(self._judge(now, rows))
+                task.add_done_callback(partial(self._judged, row_id))
+
+    async def settle(self) -> int:
+        """Wait for all that is being looked at; how many tickets became claimable."""
+        tasks = list(self._judging.values())
+        if tasks:
+            await asyncio.wait(tasks)
+        self._raise()
+        return sum(not task.cancelled() and task.result() for task in tasks)
+
+    async def close(self) -> None:
+        """Break off what is under way; it is made good later, as after the death of this process."""
+        tasks = list(self._judging.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _judge(self, one: LinkedTicket, rows: Mapping[str, TaskRow]) -> bool:
+        resumed = False
+        async with self._room, self._apart(one.link.external_id, "kept"):
+            resumed = await _judge(self._desk, one, rows)
+        return resumed
+
+    def _judged(self, row_id: str, task: asyncio.Task[bool]) -> None:
+        del self._judging[row_id]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed.append(error)
+
+    def _raise(self) -> None:
+        failed, self._failed = self._failed, []
+        if failed:
+            raise failed[0]
+
+
+async def watch_rows(desk: Desk) -> int:
+    """Look at every row that this box has, once; how many tickets became claimable."""
+    return await Watch(desk).look()
 
 
 def _standing(one: LinkedTicket) -> tuple[object, ...]:
@@ -140,7 +199,9 @@ async def _regain(desk: Desk, one: LinkedTicket, row: TaskRow, state: LinkState)
 async def _beat(desk: Desk, row: TaskRow, state: LinkState) -> None:
     """A sign of life, if it is time for one; a row that changed meanwhile is looked at again soon anyway."""
     now = await desk.links.now_ms()
-    if now - state.beat_ms < desk.mine.lease_s * 1000 / _BEATS_A_LEASE:
+    # The next look may come a whole pause later, and would be too late for this one.
+    early_s = min(desk.mine.poll_s, desk.mine.lease_s / (2 * _BEATS_A_LEASE))
+    if now - state.beat_ms < 1000 * (desk.mine.lease_s / _BEATS_A_LEASE - early_s):
         return
     written = await desk.write(row, desk.beat_values(row.status_message or f"Running on {desk.box}"))
     reach("intake.beat")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from operator_core.db.links import Link
 from operator_dataverse.errors import Refused, Unauthorized
 from operator_dataverse.intake.claims import claim_task, finish_claim, release_claim, take_over
@@ -12,19 +14,22 @@ from operator_dataverse.tables.task import TaskCode
 __all__ = ["recover_claims"]
 
 
-async def recover_claims(desk: Desk, free: int, apart: Apart = together) -> int:
+async def recover_claims(
+    desk: Desk, free: int, apart: Apart = together, rests: Callable[[str], bool] = lambda row_id: False
+) -> int:
     """End every unfinished claim of this box that no living process sees to: it is adopted, repeated, or released.
 
     Args:
         free: So many rows may be claimed anew; one whose claim has arrived is adopted in any case.
         apart: Around what is done to one row.
+        rests: Whether the row of an id is not to be looked at now.
 
     Returns:
         How many became work.
     """
     taken = 0
     for link in await desk.links.list(SOURCE, owner=desk.box, unsettled=True):
-        if LinkState.model_validate(link.state).claiming:
+        if LinkState.model_validate(link.state).claiming and not rests(link.external_id):
             held = await take_over(desk, link)
             if held is not None:
                 async with apart(link.external_id, "taken"):

@@ -11,8 +11,8 @@ from operator_core.errors import OperatorError, StoreError
 from operator_dataverse.errors import Refused, Throttled, Unauthorized, Unreachable
 from operator_dataverse.intake.claims import claim_task, promote_task, queue_task
 from operator_dataverse.intake.desk import Desk
-from operator_dataverse.intake.leases import watch_rows
-from operator_dataverse.intake.poll import candidates, pending_here
+from operator_dataverse.intake.leases import Watch
+from operator_dataverse.intake.poll import candidates, pending_here, strangers
 from operator_dataverse.intake.recovery import recover_claims
 from operator_dataverse.intake.state import SOURCE, LinkState
 from operator_dataverse.tables.task import TaskCode, TaskRow
@@ -22,6 +22,8 @@ __all__ = ["Rounds"]
 _GLANCE_S = 1.0
 _GRACE_S = 5.0
 _LONGEST_PAUSE_S = 300.0
+_SHORTEST_LIMIT_S = 2.0
+_STRANGERS_S = 60.0
 
 
 class Rounds:
@@ -35,8 +37,15 @@ class Rounds:
         self.desk = desk
         self._one_at_a_time = asyncio.Lock()
         self._news = asyncio.Event()
-        self._complaint = ""
+        self._look_again = asyncio.Event()
+        self._complaints: dict[str, str] = {}
         self._odd: dict[str, str] = {}
+        self._resting: dict[str, float] = {}
+        # One row may take so long of a round: however many do, others show their signs of life in time.
+        self._limit_s = max(_SHORTEST_LIMIT_S, desk.mine.lease_s / 8)
+        self._watch = Watch(desk, self._oddities)
+        self._watching = asyncio.Lock()
+        self._next_strangers = 0.0
 
     async def look(self) -> int:
         """One round.
@@ -49,53 +58,93 @@ class Rounds:
             StoreError: The store cannot be used.
         """
         async with self._one_at_a_time:
-            taken = await recover_claims(self.desk, await self._slots(), self._oddities)
-            taken += await watch_rows(self.desk, self._oddities)
-            taken += await self._take()
-            if await self._free() <= 0:
-                await self._queue()
-            return taken
+            taken = await self._recover()
+            taken += await self._watch.look()
+            return taken + await self._take_all()
 
     async def when_idle(self, action: Callable[[bool], Awaitable[bool]]) -> bool:
         """Do something while no row is taken; it is told whether nothing is worked on."""
-        async with self._one_at_a_time:
+        async with self._one_at_a_time, self._watching:
+            await self._watch.settle()
             return await action(await self.desk.queue.taken(self.desk.settings.worker.name) == 0)
 
     def wake(self) -> None:
         """A row is not as it was expected: look now."""
         self._news.set()
+        self._look_again.set()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Look every ``poll_s`` seconds, and as soon as something here has ended, until ``stop`` is set."""
         stopped = asyncio.create_task(stop.wait())
+        # Apart, so that no sign of life waits for what is taken.
+        loops = [
+            asyncio.create_task(self._repeat(stopped, self._take_round, self._rest, _LONGEST_PAUSE_S)),
+            asyncio.create_task(self._repeat(stopped, self._watch_round, self._doze, self.desk.mine.lease_s / 4)),
+        ]
         try:
-            while not stop.is_set():
-                round_ = asyncio.create_task(self._round())
+            await asyncio.wait(loops, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for task in (stopped, *loops):
+                task.cancel()
+            ends = await asyncio.gather(*loops, return_exceptions=True)
+            await self._watch.close()
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
+
+    async def _repeat(
+        self,
+        stopped: asyncio.Task[bool],
+        what: Callable[[], Awaitable[None]],
+        rest: Callable[[asyncio.Task[bool], float], Awaitable[None]],
+        longest_s: float,
+    ) -> None:
+        while not stopped.done():
+            round_ = asyncio.create_task(self._round(what, longest_s))
+            try:
                 await asyncio.wait({round_, stopped}, return_when=asyncio.FIRST_COMPLETED)
                 if not round_.done():
                     # A service that does not answer must not keep the worker; what was begun is taken up next time.
                     await asyncio.wait({round_}, timeout=_GRACE_S)
-                    round_.cancel()
-                    await asyncio.gather(round_, return_exceptions=True)
                     return
-                await self._rest(stopped, round_.result())
-        finally:
-            stopped.cancel()
+            finally:
+                round_.cancel()
+                await asyncio.gather(round_, return_exceptions=True)
+            await rest(stopped, round_.result())
 
-    async def _round(self) -> float:
-        """Look once; returns the seconds until the next time."""
-        pause = self.desk.mine.poll_s
+    async def _round(self, what: Callable[[], Awaitable[None]], longest_s: float) -> float:
+        """Do it once; returns the seconds until the next time."""
+        pause, part = self.desk.mine.poll_s, what.__name__
         try:
-            await self.look()
-            self._recovered()
+            await what()
+            self._recovered(part)
         except Throttled as error:
-            pause = max(pause, min(error.after_s, _LONGEST_PAUSE_S))
-            self._complain(error)
+            pause = max(pause, min(error.after_s, longest_s))
+            self._complain(part, error)
         except OperatorError as error:
-            self._complain(error)
+            self._complain(part, error)
         return pause
 
+    async def _take_round(self) -> None:
+        async with self._one_at_a_time:
+            await self._recover()
+            await self._take_all()
+
+    async def _watch_round(self) -> None:
+        async with self._watching:
+            await self._watch.begin()
+
     # ---- taking
+
+    async def _recover(self) -> int:
+        return await recover_claims(self.desk, await self._slots(), self._oddities, self._rests)
+
+    async def _take_all(self) -> int:
+        taken = await self._take()
+        if await self._free() <= 0:
+            await self._queue()
+        await self._pass_over()
+        return taken
 
     async def _free(self) -> int:
         """Slots that nothing needs: no row is taken that would only wait here (D-68)."""
@@ -116,6 +165,8 @@ class Rounds:
             return 0
         async with aclosing(candidates(self.desk, free)) as rows:
             async for row in rows:
+                if self._rests(row.id):
+                    continue
                 async with self._oddities(row.id, "taken"):
                     taken += await self._take_one(row)
                 if taken >= free:
@@ -137,19 +188,51 @@ class Rounds:
         known = await self.desk.links.list(SOURCE, ids=[row.id for row in waiting], unsettled=True)
         busy = {link.external_id for link in known}
         for row in waiting:
-            if row.id not in busy:
+            if row.id not in busy and not self._rests(row.id):
                 async with self._oddities(row.id, "taken"):
                     await queue_task(self.desk, row)
 
+    async def _pass_over(self) -> None:
+        """Say of rows that only call themselves the person's why nothing is done for them."""
+        if clock.monotonic() < self._next_strangers:
+            return
+        self._next_strangers = clock.monotonic() + _STRANGERS_S
+        for row in await strangers(self.desk):
+            whose = f"it belongs to {row.owner or 'nobody'}, and not to {self.desk.mine.user}"
+            remedy = "assign it to that person, or add its owner to `[dataverse] trusted_owners`"
+            self._say_once(row.id, f"is passed over: {whose}; {remedy}.")
+
+    def _say_once(self, row_id: str, what: str) -> None:
+        if self._odd.get(row_id) != what:
+            self._odd[row_id] = what
+            self.desk.say(f"[Dataverse] Task {row_id[:8]} {what}")
+
     @asynccontextmanager
     async def _oddities(self, row_id: str, what: str) -> AsyncIterator[None]:
-        """A row that the service does not let us write is said once, and holds up no other (D-42)."""
+        """A row that the service does not let us write, or not now, is said once, and holds up no other (D-42)."""
         try:
-            yield
+            with self.desk.dataverse.http.within(self._limit_s):
+                yield
         except (Refused, Unauthorized) as error:
-            if self._odd.get(row_id) != str(error):
-                self._odd[row_id] = str(error)
-                self.desk.say(f"[Dataverse] Task {row_id[:8]} cannot be {what}: {error}")
+            if isinstance(error, Refused) and error.status >= 500:
+                self._let_rest(row_id)
+            self._say_once(row_id, f"cannot be {what}: {error}")
+        except (Throttled, Unreachable):
+            if what == "kept":
+                self._say_once(row_id, "cannot be kept: its row gets no answer now. It is tried again.")
+                return
+            # Perhaps it is no matter of this row; the next round begins with the others.
+            self._let_rest(row_id)
+            raise
+
+    def _let_rest(self, row_id: str) -> None:
+        self._resting[row_id] = clock.monotonic() + 2 * self._limit_s
+
+    def _rests(self, row_id: str) -> bool:
+        if self._resting.get(row_id, 0.0) > clock.monotonic():
+            return True
+        self._resting.pop(row_id, None)
+        return False
 
     # ---- between two rounds
 
@@ -171,21 +254,29 @@ class Rounds:
             self._news.clear()
             news.cancel()
 
+    async def _doze(self, stopped: asyncio.Task[bool], pause_s: float) -> None:
+        news = asyncio.create_task(self._look_again.wait())
+        try:
+            await asyncio.wait({news, stopped}, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._look_again.clear()
+            news.cancel()
+
     async def _glance(self) -> int | None:
         try:
             return await self.desk.queue.taken(self.desk.settings.worker.name)
         except StoreError:
             return None
 
-    def _complain(self, error: OperatorError) -> None:
+    def _complain(self, part: str, error: OperatorError) -> None:
         """Say what is wrong, once for each trouble."""
-        if str(error) == self._complaint:
+        known = str(error) in self._complaints.values()
+        self._complaints[part] = str(error)
+        if known:
             return
-        self._complaint = str(error)
         more = " What runs goes on, and is reported when it is over." if isinstance(error, Unreachable) else ""
         self.desk.say(f"[Dataverse] {error}{more}")
 
-    def _recovered(self) -> None:
-        if self._complaint:
-            self._complaint = ""
+    def _recovered(self, part: str) -> None:
+        if self._complaints.pop(part, None) and not self._complaints:
             self.desk.say("[Dataverse] The service answers again.")

@@ -144,7 +144,7 @@ class Delivery:
 
     async def _create(self, table: str, row_id: str, values: dict[str, Any]) -> Outcome:
         # A row with this id is there: an attempt before this one made it.
-        await self._desk.dataverse.create(table, values, row_id=row_id)
+        await self._desk.dataverse.owners.give(table, values, str(values.get("cr_to") or ""), row_id=row_id)
         return Delivered()
 
     async def _card(self, card: dict[str, Any]) -> Outcome:

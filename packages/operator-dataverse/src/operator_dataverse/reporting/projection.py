@@ -16,7 +16,7 @@ from operator_core.db import ledger
 from operator_core.db.audit_log import AuditLogDB
 from operator_core.db.links import LinkedTicket
 from operator_core.db.schema import tickets, work_links
-from operator_core.errors import OperatorError
+from operator_core.errors import Fenced, NotFound, StoreError, TransitionRefused
 from operator_core.failpoints import reach
 from operator_core.model.entry import Entry
 from operator_core.model.ticket import TicketStatus
@@ -31,6 +31,8 @@ from operator_dataverse.reporting.story import ENDS, Story, Teller, channel_of, 
 
 __all__ = ["Projection"]
 
+_OF_ONE = (Fenced, NotFound, TransitionRefused)
+"""Errors of the store that are about one thing in it."""
 _RESTS = ENDS | {TicketStatus.WAITING_FOR_INPUT}
 
 # A ticket that was reopened here, after both sides had agreed that it is over.
@@ -81,10 +83,10 @@ class Projection:
                 continue
             try:
                 count, all_told = await self._tell(one)
-            except OperatorError:
-                raise
             except Exception as error:
-                # A mistake of ours about one task must not keep the others from being told.
+                if isinstance(error, StoreError) and not isinstance(error, _OF_ONE):
+                    raise
+                # What is wrong with one task, or our mistake about it, must not keep the others from being told.
                 self._desk.say(f"[Dataverse] Task {row_id[:8]} cannot be reported: {type(error).__name__}: {error}")
                 count, all_told = await self._tell_state(one), True
             letters += count

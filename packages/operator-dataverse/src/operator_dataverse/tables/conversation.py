@@ -46,6 +46,7 @@ class ConversationRow:
         followup_expected: More will come.
         created: When the row was made.
         modified: When it was changed last.
+        owner: Id of the user or team that owns the row.
     """
 
     id: str
@@ -61,6 +62,7 @@ class ConversationRow:
     followup_expected: bool = False
     created: datetime | None = None
     modified: datetime | None = None
+    owner: str = ""
 
     @classmethod
     def parse(cls, row: Holder) -> ConversationRow:
@@ -79,4 +81,5 @@ class ConversationRow:
             followup_expected=yes_of(row, "cr_followup_expected"),
             created=moment_of(row, "createdon"),
             modified=moment_of(row, "modifiedon"),
+            owner=text_of(row, "_ownerid_value").lower(),
         )

@@ -26,6 +26,7 @@ class MessageRow:
         to: For whom.
         task_id: The task it is about, in lower case.
         created: When it was made.
+        owner: Id of the user or team that owns the row.
     """
 
     id: str
@@ -36,6 +37,7 @@ class MessageRow:
     to: str = ""
     task_id: str = ""
     created: datetime | None = None
+    owner: str = ""
 
     @classmethod
     def parse(cls, row: Holder) -> MessageRow:
@@ -49,4 +51,5 @@ class MessageRow:
             to=text_of(row, "cr_to"),
             task_id=text_of(row, "crb3b_taskid").lower(),
             created=moment_of(row, "createdon"),
+            owner=text_of(row, "_ownerid_value").lower(),
         )

@@ -85,6 +85,7 @@ class TaskRow:
         created: When the row was made.
         modified: When it was changed last.
         owner: Id of the user or team that owns the row.
+        creator: Id of the user who made it.
     """
 
     id: str
@@ -111,6 +112,7 @@ class TaskRow:
     created: datetime | None = None
     modified: datetime | None = None
     owner: str = ""
+    creator: str = ""
 
     @property
     def ended(self) -> bool:
@@ -149,7 +151,8 @@ class TaskRow:
             mirror_of=text_of(row, "cr_mirroroftaskid"),
             created=moment_of(row, "createdon"),
             modified=moment_of(row, "modifiedon"),
-            owner=text_of(row, "_ownerid_value"),
+            owner=text_of(row, "_ownerid_value").lower(),
+            creator=text_of(row, "_createdby_value").lower(),
         )
 
 
@@ -173,4 +176,5 @@ _LIGHT = (
     "createdon",
     "modifiedon",
     "_ownerid_value",
+    "_createdby_value",
 )

@@ -22,6 +22,7 @@ VERSION = "VERSION"
 
 _TAGS = "refs/operator-update/tags"
 _RECORD = "operator-update.json"
+_STAGED = "operator-update-staged-"
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,20 @@ class Record:
     """What earlier updates left to know; it is in the git folder, where it makes no checkout dirty.
 
     Attributes:
-        failed: Commit -> why it did not work. Such a commit is never tried again.
+        failed: Commit -> why it did not work. Such a commit is not tried again by itself.
+        once: Commit -> why it could not be installed, the first time; it is tried once more.
         previous: The commit before the last update; empty: there was none.
         updated_at: When that was, ISO 8601.
+        taking: The commit that is being taken right now; empty: none. Left over, its update was interrupted.
+        leaving: The commit that was checked out before it.
     """
 
     failed: dict[str, str] = field(default_factory=dict)
+    once: dict[str, str] = field(default_factory=dict)
     previous: str = ""
     updated_at: str = ""
+    taking: str = ""
+    leaving: str = ""
 
 
 class Checkout:
@@ -149,8 +156,10 @@ class Checkout:
 
     @asynccontextmanager
     async def staged(self, commit: str) -> AsyncIterator[Path]:
-        """The files of a commit in a folder of their own, for as long as this lasts."""
-        folder = await self._git_folder() / f"operator-update-{new_id()}"
+        """The files of a commit in a folder of their own, for as long as this lasts; one process at a time does it."""
+        for left in (await self._git_folder()).glob(f"{_STAGED}*"):  # by a process that was killed here
+            await git(self.folder, "worktree", "remove", "--force", str(left))
+        folder = await self._git_folder() / f"{_STAGED}{new_id()}"
         await git(self.folder, "worktree", "add", "--quiet", "--detach", str(folder), commit, timeout=300)
         try:
             yield folder

@@ -14,16 +14,18 @@ from typing import NamedTuple
 from operator_core import clock
 from operator_core.agent_lab.gateway import Say
 from operator_core.errors import OperatorError
+from operator_core.failpoints import reach
 from operator_core.sandbox import run
 from operator_core.sandbox.process import Process, start_process
 from operator_core.text import clip, printable
 from operator_dataverse.settings import DataverseSettings
-from operator_dataverse.update.checkout import VERSION, Checkout
+from operator_dataverse.update.checkout import VERSION, Checkout, Record
 from operator_dataverse.update.trust import why_not_trusted
 
 __all__ = ["Look", "Updater"]
 
 _HEALTH_S, _INSTALL_S = 120.0, 1800.0
+_NOT_AGAIN = "again only with `operator-dataverse update apply --again`"
 _PASSED_ON = (
     "PATH",
     "HOME",
@@ -35,6 +37,10 @@ _PASSED_ON = (
     "NO_PROXY",
     "VIRTUAL_ENV",
 )
+
+
+class NotInstalled(OperatorError):
+    """`[dataverse] update_install` failed; it may be another time."""
 
 
 class Look(NamedTuple):
@@ -78,6 +84,8 @@ class Updater:
         if self._mine.update_branch is None or not idle or clock.monotonic() - self._looked < self._mine.update_s:
             return False
         self._looked = clock.monotonic()
+        if await self.finish():
+            return True
         try:
             found = await self.look()
             if found.why_not is None:
@@ -91,6 +99,53 @@ class Updater:
             self._say(f"[Update] {said}")
         self._said = said
         return False
+
+    async def finish(self) -> bool:
+        """End an update that was interrupted: its version is installed and tried now, or left again.
+
+        Whatever goes wrong is said, once. Nothing is done while another process is at it.
+
+        Returns:
+            Whether there was one: this process may be of either version, and must be started again.
+        """
+        try:
+            checkout = await self.checkout()
+            if not (await checkout.record()).taking:
+                return False
+            self._install_words()
+            async with checkout.alone():
+                record = await checkout.record()
+                if record.taking:
+                    self._say(f"[Update] {await self._finish(checkout, record)}")
+                return bool(record.taking)
+        except (OperatorError, OSError) as error:
+            said = str(error)
+        if said != self._said:
+            self._say(f"[Update] {said}")
+        self._said = said
+        return False
+
+    async def _finish(self, checkout: Checkout, record: Record) -> str:
+        """Returns: What became of it, for people."""
+        old, new = record.leaving, record.taking
+        name = f"The update to {new[:12]}, which was interrupted,"
+        here = await checkout.commit()
+        if here not in (old, new):
+            await self._forget(checkout)
+            return f"{name} is forgotten: somebody has checked out {here[:12]} since."
+        if here == old or new in record.failed:
+            await self._undo(checkout, old, new, None)
+            return f"{name} is undone; {old[:12]} is here."
+        try:
+            await self._install(checkout)
+            await self._healthy(checkout.folder)
+        except BaseException as error:
+            await asyncio.shield(self._undo(checkout, old, new, error))
+            if isinstance(error, OperatorError):
+                return f"{name} does not work here ({error}); {old[:12]} is here again."
+            raise
+        await self._done(checkout)
+        return f"{name} is finished."
 
     async def checkout(self) -> Checkout:
         """The checkout.
@@ -124,35 +179,57 @@ class Updater:
         async with checkout.alone():
             if look.why_not is not None or await checkout.commit() != old:
                 raise OperatorError(look.why_not or "Another process has changed the checkout; look again.")
+            # From its first change on, whoever finds the checkout knows what it was meant to become.
+            await checkout.remember(replace(await checkout.record(), taking=new, leaving=old))
+            reach("update.begun")
             try:
                 if self._mine.update_install is None:  # else what it needs is not here yet
                     async with checkout.staged(new) as folder:
+                        reach("update.staged")
                         await self._healthy(folder)
                 await checkout.advance(new)
+                reach("update.advanced")
                 await self._install(checkout)
+                reach("update.installed")
                 await self._healthy(checkout.folder)
             except BaseException as error:
                 await asyncio.shield(self._undo(checkout, old, new, error))
                 if isinstance(error, OperatorError):
+                    again = "once more later" if new in (await checkout.record()).once else _NOT_AGAIN
                     raise OperatorError(
-                        f"Version {version} does not work here ({error}), so {look.here[0]} was kept; it is not tried "
-                        "again."
+                        f"Version {version} does not work here ({error}), so {look.here[0]} was kept; it is tried "
+                        f"{again}."
                     ) from None
                 raise
-            record = await checkout.record()
-            await checkout.remember(replace(record, previous=old, updated_at=clock.iso()))
+            reach("update.tried")
+            await self._done(checkout)
+            reach("update.done")
+
+    async def try_again(self) -> None:
+        """Forget what did not work, so that it may be taken."""
+        checkout = await self.checkout()
+        async with checkout.alone():
+            await checkout.remember(replace(await checkout.record(), failed={}, once={}))
 
     async def _why_not(self, checkout: Checkout, look: Look) -> str | None:
         (here, _), (there, new) = look.here, look.there
+        record = await checkout.record()
+        if record.taking:
+            return (
+                f"An update to {record.taking[:12]} is under way, or was interrupted; `operator-dataverse update apply`"
+                " ends it."
+            )
         if here is None or there is None:
             return (
                 f"The file {VERSION} is missing in {checkout.branch if here else 'this checkout'}; nothing is compared."
             )
         if here == there:
             return f"{checkout.branch} has version {there}, which is the one here."
-        failed = (await checkout.record()).failed.get(new)
-        if failed:
-            return f"Version {there} was tried and did not work here ({failed}); {checkout.branch} must move on."
+        if failed := record.failed.get(new):
+            return (
+                f"Version {there} was tried and did not work here ({failed}); {checkout.branch} must move on, or "
+                "`operator-dataverse update apply --again` tries it once more."
+            )
         if not await checkout.is_clean():
             return f"{checkout.folder} has changes of its own, so version {there} is not taken; commit or drop them."
         if not await checkout.is_ahead(new):
@@ -160,22 +237,43 @@ class Updater:
         refused = await why_not_trusted(checkout, new, self._mine)
         return f"Version {there} is not taken: {refused}." if refused else None
 
-    async def _undo(self, checkout: Checkout, old: str, new: str, error: BaseException) -> None:
+    async def _undo(self, checkout: Checkout, old: str, new: str, error: BaseException | None) -> None:
+        record = await checkout.record()
         # First, so that it is known even if what is left to do fails for the same reason.
-        if isinstance(error, OperatorError):  # and not Ctrl-C, or a full disk
-            record = await checkout.record()
+        if isinstance(error, NotInstalled) and new not in record.once:  # perhaps the network
+            await checkout.remember(replace(record, once={**record.once, new: str(error)}))
+        elif isinstance(error, OperatorError):  # and not Ctrl-C, or a full disk
             await checkout.remember(replace(record, failed={**record.failed, new: str(error)}))
-        if await checkout.commit() != old:
+        reach("update.judged")
+        if await checkout.commit() != old or (error is None and not await checkout.is_clean()):
             if await checkout.go_back(old):
                 self._say(f"[Update] What was changed in {checkout.folder} meanwhile is in `git stash list`.")
-            try:
-                await self._install(checkout)
-            except OperatorError as again:
-                self._say(f"[Update] The version that was here before could not be installed again: {again}")
+            reach("update.back")
+            await self._install_old(checkout)
+        elif error is None:  # how far another process went is not known
+            await self._install_old(checkout)
+        await self._forget(checkout)
+
+    async def _install_old(self, checkout: Checkout) -> None:
+        try:
+            await self._install(checkout)
+        except OperatorError as error:
+            self._say(f"[Update] The version that was here before could not be installed again: {error}")
+
+    async def _done(self, checkout: Checkout) -> None:
+        record = await checkout.record()
+        record = replace(record, previous=record.leaving, updated_at=clock.iso(), taking="", leaving="")
+        await checkout.remember(replace(record, once={}))
+
+    async def _forget(self, checkout: Checkout) -> None:
+        await checkout.remember(replace(await checkout.record(), taking="", leaving=""))
 
     async def _install(self, checkout: Checkout) -> None:
         if words := self._install_words():
-            await _succeed(words, checkout.folder, {}, _INSTALL_S)
+            try:
+                await _succeed(words, checkout.folder, {}, _INSTALL_S)
+            except OperatorError as error:
+                raise NotInstalled(str(error)) from None
 
     def _install_words(self) -> list[str]:
         try:
