@@ -23,6 +23,7 @@ REPORTER = """
 import asyncio, os, sys
 from operator_core.db.engine import Database
 from operator_dataverse.client import Dataverse, StaticToken
+from operator_dataverse.errors import DataverseError
 from operator_dataverse.reporting import Reporter
 from operator_dataverse.settings import DataverseSettings
 from tests.support.reporting import BOX, PERSON, desk_of
@@ -33,7 +34,12 @@ async def main():
         url=url, user=PERSON, box=BOX, message_s=0, messages_per_minute=60000, retry_s=2, onedrive=False
     )
     async with Database.open(store) as database, Dataverse(url, StaticToken(token), retry_s=2) as dataverse:
-        desk = await desk_of(database, dataverse, mine, [])
+        while True:
+            try:
+                desk = await desk_of(database, dataverse, mine, [])
+                break
+            except DataverseError:
+                pass  # a worker tries again, too
         reporter = Reporter(desk, lease_s=0.8)
         if forever == "1":
             await reporter.run(asyncio.Event())
