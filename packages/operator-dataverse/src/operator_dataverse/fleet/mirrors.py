@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
+from operator_core import clock
 from operator_dataverse.client import Conflict, Dataverse, Row, field
 from operator_dataverse.fleet.changes import change, derived_id, row_id_of
 from operator_dataverse.fleet.presence import Box, Fleet
@@ -33,6 +34,7 @@ _RESULTS = (
 )
 _AT_ONCE = 20
 _FORWARDED = 20
+_TEXTS_S = 60.0
 _OLDEST, _NEWEST = ("createdon asc",), ("createdon desc",)
 _SHOWN_OF = {
     TaskCode.PENDING: TaskCode.QUEUED,
@@ -213,7 +215,11 @@ class Mirrors:
         """What the worker made of the mirror goes to the task."""
         if mirror.ended:
             full = await self._dataverse.row(self._table, mirror.id)
-            if full is None or not TaskRow.parse(full).ended:
+            if full is None or not (ended := TaskRow.parse(full)).ended:
+                return False
+            # A worker writes the state first and the result behind it; only a dead one never does.
+            young = ended.modified is not None and (clock.now() - ended.modified).total_seconds() < _TEXTS_S
+            if young and not full.get("cr_result") and ended.status is not TaskCode.CANCELED:
                 return False
             # In one write: what the same columns of the mirror hold fits, and a half of it would never be completed.
             await self._forward_messages(task, mirror)
