@@ -219,7 +219,8 @@ class Mirrors:
                 return False
             # A worker writes the state first and the result behind it; only a dead one never does.
             young = ended.modified is not None and (clock.now() - ended.modified).total_seconds() < _TEXTS_S
-            if young and not full.get("cr_result") and ended.status is not TaskCode.CANCELED:
+            texts = full.get("cr_result") and full.get("cr_transcript")
+            if young and not texts and ended.status is not TaskCode.CANCELED:
                 return False
             # In one write: what the same columns of the mirror hold fits, and a half of it would never be completed.
             await self._forward_messages(task, mirror)
