@@ -376,6 +376,34 @@ async def test_a_mirror_from_its_making_to_its_end(double: Double, client: Datav
     assert double.tables[TASKS][task]["cr_status"] == 9
 
 
+async def test_a_task_does_not_end_before_the_texts_of_its_mirror_are_there(double: Double, client: Dataverse) -> None:
+    """A worker writes the state first; a task that ended between the two would never be looked at again."""
+    person(double, ADMIN, "pool-1", 1)
+    task = waiting(double)
+    await place(client)
+    mirror = mirror_id(task)
+    await finished(double, client, mirror, cr_status=7, cr_statusmessage="Completed")
+    await place(client)
+    assert double.tables[TASKS][task]["cr_status"] == 3
+    await finished(double, client, mirror, cr_result="Done")
+    await place(client)
+    assert double.tables[TASKS][task]["cr_status"] == 3
+    await finished(double, client, mirror, cr_transcript="{}")
+    await place(client)
+    done = double.tables[TASKS][task]
+    assert (done["cr_status"], done["cr_result"], done["cr_transcript"]) == (7, "Done", "{}")
+
+
+async def test_the_texts_of_a_worker_that_died_are_not_waited_for_for_ever(double: Double, client: Dataverse) -> None:
+    person(double, ADMIN, "pool-1", 1)
+    task = waiting(double)
+    await place(client)
+    double.clock.advance(-120)
+    await finished(double, client, mirror_id(task), cr_status=8, cr_statusmessage="Failed")
+    await place(client)
+    assert double.tables[TASKS][task]["cr_status"] == 8
+
+
 async def test_a_box_of_the_person_that_comes_in_between_wins(double: Double, client: Dataverse) -> None:
     person(double, ADMIN, "pool-1", 1)
     task = waiting(double)

@@ -110,8 +110,7 @@ class Rounds:
             finally:
                 round_.cancel()
                 await asyncio.gather(round_, return_exceptions=True)
-            # One that was broken off from within is a round that was missed, and not the end of all.
-            await rest(stopped, self.desk.mine.poll_s if round_.cancelled() else round_.result())
+            await rest(stopped, round_.result())
 
     async def _round(self, what: Callable[[], Awaitable[None]], longest_s: float) -> float:
         """Do it once; returns the seconds until the next time."""
