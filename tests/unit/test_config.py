@@ -170,7 +170,7 @@ def test_mistakes_in_the_file(tmp_path: Path) -> None:
         (
             "foo = 1",
             "Unknown key 'foo' in {}; known here: store, model, limits, sandbox, worker, tasks, incidents, "
-            "claude_code, context, explore, monitor, credential, subject, dataverse.",
+            "claude_code, context, explore, monitor, web, approvals, notify, intake, mcp_server, credential, subject, dataverse.",
         ),
         ("[store]\nx = 1", "Unknown key 'store.x' in {}; known here: url."),
         ('[[subject]]\nnam = "a"', "The key 'subject[1].name' is missing in {}."),
@@ -221,7 +221,7 @@ def test_mistakes_in_the_environment_are_blamed_on_it(tmp_path: Path) -> None:
     path = write(tmp_path, FULL)
     assert refused(path, {"OPERATOR_MODLE__X": "1"}) == (
         "OPERATOR_MODLE__X names no setting; the sections are store, model, limits, sandbox, worker, "
-        "tasks, incidents, claude_code, context, explore, monitor, dataverse."
+        "tasks, incidents, claude_code, context, explore, monitor, web, approvals, notify, dataverse."
     )
     text = refused(path, {"OPERATOR_LIMITS__TURNS": "many"})
     assert text.startswith("Bad value for 'limits.turns' in environment OPERATOR_LIMITS__TURNS: ")

@@ -22,6 +22,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from operator_core.errors import ConfigError
+from operator_core.model.approval import ApprovalRule
+from operator_core.model.intake import Intake
 from operator_core.model.invariant import (
     CommandProbe,
     Durability,
@@ -32,10 +34,13 @@ from operator_core.model.invariant import (
     Subject,
     TcpProbe,
 )
+from operator_core.model.mcp import McpServer
+from operator_core.model.notification import Channel, NotifyRule
 
 __all__ = [
     "CONFIG_NAME",
     "LISTS",
+    "ApprovalSettings",
     "BlockedPattern",
     "ClaudeCodeSettings",
     "ContextSettings",
@@ -47,11 +52,13 @@ __all__ = [
     "LoadedSettings",
     "ModelSettings",
     "MonitorSettings",
+    "NotifySettings",
     "Price",
     "SandboxSettings",
     "Settings",
     "StoreSettings",
     "TaskSettings",
+    "WebSettings",
     "WorkerSettings",
     "extension_models",
     "load_settings",
@@ -59,7 +66,7 @@ __all__ = [
 
 CONFIG_NAME = "operator.toml"
 ENV_PREFIX = "OPERATOR_"
-LISTS = ("credential", "subject")
+LISTS = ("credential", "intake", "mcp_server", "subject")
 """Sections that are lists of tables: no variable can name one of them."""
 
 # Ids of the seed documents that are retired or never existed, and what replaces them.
@@ -344,6 +351,39 @@ class MonitorSettings(_Section):
     """Green cycles after which a ticket that nobody has worked on is closed as cleared."""
 
 
+class WebSettings(_Section):
+    """The HTTP API and the console (`operator serve`)."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Behind anything but loopback put a server that speaks TLS in front of it."""
+    port: int = Field(default=8642, ge=0, le=65535)
+    """Port to listen on; 0: any free one."""
+    public_url: str | None = Field(default=None, pattern=r"^https?://[^/?#]+(/[^?#]*)?$")
+    """How people reach it, for the links in notifications and for cookies. None: the address it listens on."""
+    login_hours: float = Field(default=12.0, gt=0, le=24 * 90)
+    """A browser must sign in again after so many hours."""
+    max_body_bytes: int = Field(default=2 << 20, ge=1 << 10)
+    """A longer request is refused."""
+
+
+class ApprovalSettings(_Section):
+    """Calls of agents that wait for a person; without a rule nothing does."""
+
+    rule: tuple[ApprovalRule, ...] = ()
+    """The first one that matches a call decides; a call that none matches is allowed."""
+    expire_s: float = Field(default=86_400.0, gt=0)
+    """A question that nobody has answered for so long is denied."""
+
+
+class NotifySettings(_Section):
+    """Who is told what."""
+
+    channel: tuple[Channel, ...] = ()
+    """Ways to reach people and programs."""
+    rule: tuple[NotifyRule, ...] = ()
+    """What each of them is told."""
+
+
 class Settings(_Section):
     """Everything that can be configured."""
 
@@ -358,6 +398,13 @@ class Settings(_Section):
     context: ContextSettings = ContextSettings()
     explore: ExploreSettings = ExploreSettings()
     monitor: MonitorSettings = MonitorSettings()
+    web: WebSettings = WebSettings()
+    approvals: ApprovalSettings = ApprovalSettings()
+    notify: NotifySettings = NotifySettings()
+    intake: tuple[Intake, ...] = ()
+    """Doors for alerts and other webhooks."""
+    mcp_server: tuple[McpServer, ...] = ()
+    """MCP servers whose tools agents may use."""
     credential: tuple[Credential, ...] = ()
     """Secrets that agents may use without seeing them."""
     subject: tuple[Subject, ...] = ()
@@ -382,6 +429,9 @@ class Settings(_Section):
             ("subject", [s.name for s in self.subject]),
             ("invariant", names),
             ("credential", [c.name for c in self.credential]),
+            ("intake", [i.name for i in self.intake]),
+            ("MCP server", [m.name for m in self.mcp_server]),
+            ("channel", [c.name for c in self.notify.channel]),
         ):
             double = {v for v in values if values.count(v) > 1}
             if double:
@@ -469,7 +519,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise ConfigError(f"The configuration file {file} is not valid TOML: {error}.") from None
     # A path is meant relative to the file that names it, wherever the command is started.
     base = file.resolve().parent
-    for section, key in (("subject", "workspace"), ("credential", "file")):
+    for section, key in (("subject", "workspace"), ("credential", "file"), ("intake", "secret_file")):
         for table in data[section] if isinstance(data.get(section), list) else []:
             if isinstance(table, dict) and isinstance(table.get(key), str):
                 table[key] = str(base / Path(table[key]).expanduser())
@@ -543,6 +593,7 @@ def _known(loc: Sequence[int | str]) -> list[str]:
     tables |= {"credential": Credential, "blocked": BlockedPattern}
     tables |= {"prices": Price, "subject": Subject, "invariant": Invariant, "durability": Durability}
     tables |= {"protect": Protect, "http": HttpProbe, "tcp": TcpProbe, "command": CommandProbe, "promql": PromQLProbe}
+    tables |= {"intake": Intake, "mcp_server": McpServer, "channel": Channel}
     tables |= dict(extension_models().items())
     model = next((tables[part] for part in reversed(loc) if part in tables), Settings)
     return list(model.model_fields) if loc else [*model.model_fields, *extension_models()]

@@ -13,6 +13,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Float,
     ForeignKey,
     Index,
     Integer,
@@ -33,21 +34,29 @@ __all__ = [
     "SCHEMA_SQL",
     "agent_log_entries",
     "agent_sessions",
+    "approvals",
     "blob_chunks",
+    "cursors",
     "db_now_ms",
+    "idempotency_keys",
     "inbox",
     "ledger",
     "ledger_head",
+    "live_output",
+    "logins",
     "metadata",
+    "monitor_samples",
     "monitor_states",
     "outbox",
     "tickets",
+    "tokens",
     "triggers",
+    "usage_totals",
     "work_links",
     "workers",
 ]
 
-SCHEMA_REVISION = "0004"
+SCHEMA_REVISION = "0005"
 """Newest migration; a database at another revision is upgraded or refused."""
 
 
@@ -101,6 +110,8 @@ workers = Table(
     Column("started_at", Text, nullable=False),
     Column("lease_until", BigInteger, nullable=False),
     Column("name", Text, nullable=False, server_default=text("''")),
+    Column("concurrency", Integer, nullable=False, server_default=text("0")),
+    Column("draining", Boolean, nullable=False, server_default=text("false")),
 )
 
 tickets = Table(
@@ -145,6 +156,7 @@ tickets = Table(
     Column("flapping", Boolean, nullable=False, server_default=text("false")),
     Column("pinned_to", Text),
     Column("cancel_now", Boolean, nullable=False, server_default=text("false")),
+    Column("labels", Text),
     sqlite_autoincrement=True,
 )
 _NOT_CLOSED = tickets.c.status.not_in(["resolved", "canceled"])
@@ -156,6 +168,7 @@ Index(
     postgresql_where=_NOT_CLOSED,
 )
 Index("idx_tickets_key_resolved", tickets.c.violation_key, tickets.c.resolved_at)
+Index("idx_tickets_status", tickets.c.status, tickets.c.id)
 for _name, _state, _columns in (
     ("idx_tickets_ready", "open", (tickets.c.priority.desc(), tickets.c.id)),
     ("idx_tickets_running", "running", (tickets.c.owner,)),
@@ -178,10 +191,13 @@ agent_sessions = Table(
     Column("head_seq", Integer, nullable=False, server_default=text("-1")),
     Column("head_hash", Text, nullable=False, server_default=text("'" + "0" * 64 + "'")),
     Column("wanted", Text),
+    Column("counted_seq", Integer, nullable=False, server_default=text("-1")),
     sqlite_autoincrement=True,
 )
 Index("idx_agent_sessions_ticket", agent_sessions.c.ticket_id)
 Index("idx_agent_sessions_status", agent_sessions.c.status)
+_NOT_COUNTED = agent_sessions.c.head_seq > agent_sessions.c.counted_seq
+Index("idx_agent_sessions_not_counted", agent_sessions.c.id, sqlite_where=_NOT_COUNTED, postgresql_where=_NOT_COUNTED)
 
 agent_log_entries = Table(
     "agent_log_entries",
@@ -209,6 +225,12 @@ agent_log_entries = Table(
     sqlite_autoincrement=True,
 )
 Index("idx_agent_log_entries_session", agent_log_entries.c.session_id)
+Index(
+    "idx_agent_log_entries_kind",
+    agent_log_entries.c.session_id,
+    agent_log_entries.c.entry_type,
+    agent_log_entries.c.seq,
+)
 
 blob_chunks = Table(
     "blob_chunks",
@@ -307,6 +329,110 @@ Index(
     outbox.c.id,
     sqlite_where=outbox.c.ended_at.is_(None),
     postgresql_where=outbox.c.ended_at.is_(None),
+)
+
+monitor_samples = Table(
+    "monitor_samples",
+    metadata,
+    Column("violation_key", Text, primary_key=True),
+    Column("at", BigInteger, primary_key=True),
+    Column("light", Text, nullable=False),
+    Column("value", Float),
+)
+
+usage_totals = Table(
+    "usage_totals",
+    metadata,
+    Column("session_id", Text, ForeignKey("agent_sessions.session_id"), primary_key=True),
+    Column("phase", Text, primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("day", Text, primary_key=True),
+    Column("ticket_id", Integer, index=True),
+    Column("calls", Integer, nullable=False),
+    Column("input_tokens", BigInteger, nullable=False),
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("cache_read_tokens", BigInteger, nullable=False),
+    Column("cache_write_tokens", BigInteger, nullable=False),
+    Column("cost_usd", Float, nullable=False),
+    Column("unpriced", Integer, nullable=False),
+)
+Index("idx_usage_totals_day", usage_totals.c.day)
+
+live_output = Table(
+    "live_output",
+    metadata,
+    Column("session_id", Text, ForeignKey("agent_sessions.session_id"), primary_key=True),
+    Column("tool_use_id", Text, nullable=False),
+    Column("tail", Text, nullable=False),
+    Column("total", BigInteger, nullable=False),
+    Column("updated_at", Text, nullable=False),
+)
+
+cursors = Table(
+    "cursors",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("position", BigInteger, nullable=False),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("digest", Text, nullable=False, unique=True),
+    Column("created_at", Text, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("expires_at", Text),
+    Column("revoked_at", Text),
+    Column("last_used_at", Text),
+)
+
+logins = Table(
+    "logins",
+    metadata,
+    Column("digest", Text, primary_key=True),
+    Column("token_id", Text, ForeignKey("tokens.id"), nullable=False, index=True),
+    Column("csrf", Text, nullable=False),
+    Column("created_at", Text, nullable=False),
+    Column("expires_at", Text, nullable=False),
+)
+
+approvals = Table(
+    "approvals",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("ticket_id", Integer, ForeignKey("tickets.id"), nullable=False, index=True),
+    Column("session_id", Text, ForeignKey("agent_sessions.session_id"), nullable=False),
+    Column("phase", Text, nullable=False),
+    Column("call_id", Text, nullable=False),
+    Column("tool", Text, nullable=False),
+    Column("arguments", Text, nullable=False),
+    Column("arguments_hash", Text, nullable=False),
+    Column("fence", Integer, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("asked_at", Text, nullable=False),
+    Column("expires_at", Text, nullable=False),
+    Column("answered_at", Text),
+    Column("answered_by", Text),
+    Column("note", Text),
+    Column("used_at", Text),
+    UniqueConstraint("session_id", "call_id", name="ux_approvals_call"),
+)
+_PENDING = approvals.c.state == "pending"
+Index("idx_approvals_pending", approvals.c.expires_at, sqlite_where=_PENDING, postgresql_where=_PENDING)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("principal", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("request_hash", Text, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("created_at", Text, nullable=False, index=True),
 )
 
 # Columns of a journal row that nothing may change; `content` is the summary, which a better one may replace.

@@ -46,6 +46,7 @@ def ticket_of(row: Row[Any]) -> Ticket:
         values[name] = clock.parse_iso(values[name]) if values[name] else None
     for name in ("metric_snapshot", "check_spec"):
         values[name] = json.loads(values[name]) if values[name] else None
+    values["labels"] = json.loads(values["labels"]) if values["labels"] else {}
     values["status"] = TicketStatus(values["status"])
     values["kind"] = TicketKind(values["kind"])
     return Ticket(**values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -73,6 +73,7 @@ class TicketDB(Incidents):
         kind: TicketKind = TicketKind.INCIDENT,
         priority: int = 0,
         key: str | None = None,
+        labels: Mapping[str, str] | None = None,
         actor: str = "person",
     ) -> Ticket:
         """Open a ticket by hand. Without a check its work can be done but never proved.
@@ -95,6 +96,7 @@ class TicketDB(Incidents):
             "check_hash": check.digest if check else None,
             "kind": kind.value,
             "priority": priority,
+            "labels": as_json(clean.tree(dict(labels))) if labels else None,
             "first_seen_at": now,
             "last_seen_at": now,
             "created_at": now,

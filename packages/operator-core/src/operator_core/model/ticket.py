@@ -149,6 +149,7 @@ class Ticket:
         flapping: The invariant changes state too often; the ticket stays open until it is quiet.
         pinned_to: Name of the only worker that may take it (`[worker] name`); None: any.
         cancel_now: The cancellation does not wait for a checkpoint: everything that runs is killed.
+        labels: What the alert or the person says about it, by name; rules of notifications and filters use them.
     """
 
     id: int | None
@@ -188,6 +189,7 @@ class Ticket:
     flapping: bool = False
     pinned_to: str | None = None
     cancel_now: bool = False
+    labels: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: states as strings, times as ISO 8601."""
