@@ -13,7 +13,8 @@ from tests.support import run_operator
 from tests.support.processes import operator_environment
 
 COMMANDS = [
-    "init", "doctor", "demo", "up", "submit", "reply", "steer", "cancel",
+    "init", "doctor", "demo", "up", "serve", "token create", "token list", "token revoke",
+    "submit", "reply", "steer", "cancel",
     "monitor run", "worker run", "agent start", "config show",
     "tickets list", "tickets show", "tickets open", "tickets cancel", "tickets hold", "tickets unhold",
     "tickets resolve", "tickets reopen", "sessions list", "sessions show", "sessions tail",

@@ -170,7 +170,8 @@ def test_mistakes_in_the_file(tmp_path: Path) -> None:
         (
             "foo = 1",
             "Unknown key 'foo' in {}; known here: store, model, limits, sandbox, worker, tasks, incidents, "
-            "claude_code, context, explore, monitor, web, approvals, notify, intake, mcp_server, credential, subject, dataverse.",
+            "claude_code, context, explore, monitor, web, approvals, notify, intake, mcp_server, credential, subject, "
+            "dataverse.",
         ),
         ("[store]\nx = 1", "Unknown key 'store.x' in {}; known here: url."),
         ('[[subject]]\nnam = "a"', "The key 'subject[1].name' is missing in {}."),

@@ -22,6 +22,7 @@ JWT = f"eyJ{'a' * 500}.eyJ{'b' * 900}.{'c' * 300}"
 SHAPES = [
     "sk-ant-api03-abcdefghijklmnop",
     "ghp_" + "a1" * 18,
+    "op_0123456789ab_" + "aB3_-" * 8 + "xyz",
     "github_pat_" + "b2" * 20,
     "xoxb-1234567890-abcdef",
     "AKIAABCDEFGHIJKLMNOP",

@@ -23,7 +23,15 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 
 from operator_core.errors import ConfigError
 from operator_core.model.approval import ApprovalRule
-from operator_core.model.intake import Intake
+from operator_core.model.intake import (
+    AlertRules,
+    GithubRepository,
+    GithubRules,
+    IncidentWords,
+    Intake,
+    TaskWords,
+    WebhookRules,
+)
 from operator_core.model.invariant import (
     CommandProbe,
     Durability,
@@ -35,7 +43,7 @@ from operator_core.model.invariant import (
     TcpProbe,
 )
 from operator_core.model.mcp import McpServer
-from operator_core.model.notification import Channel, NotifyRule
+from operator_core.model.notification import Channel, DigestPlan, NotifyRule
 
 __all__ = [
     "CONFIG_NAME",
@@ -360,6 +368,8 @@ class WebSettings(_Section):
     """Port to listen on; 0: any free one."""
     public_url: str | None = Field(default=None, pattern=r"^https?://[^/?#]+(/[^?#]*)?$")
     """How people reach it, for the links in notifications and for cookies. None: the address it listens on."""
+    hosts: tuple[str, ...] = ()
+    """Further names by which requests come, e.g. of this machine for webhooks; others are refused."""
     login_hours: float = Field(default=12.0, gt=0, le=24 * 90)
     """A browser must sign in again after so many hours."""
     max_body_bytes: int = Field(default=2 << 20, ge=1 << 10)
@@ -371,8 +381,10 @@ class ApprovalSettings(_Section):
 
     rule: tuple[ApprovalRule, ...] = ()
     """The first one that matches a call decides; a call that none matches is allowed."""
-    expire_s: float = Field(default=86_400.0, gt=0)
-    """A question that nobody has answered for so long is denied."""
+    expire_s: float = Field(default=86_400.0, gt=0, le=366 * 86_400.0)
+    """A question that nobody has answered for so long is denied; an answer, too, is good for no longer."""
+    environment: dict[str, str] = {}
+    """What this worker's agents can touch, by names of your own, for example ``tier = "production"``."""
 
 
 class NotifySettings(_Section):
@@ -382,6 +394,17 @@ class NotifySettings(_Section):
     """Ways to reach people and programs."""
     rule: tuple[NotifyRule, ...] = ()
     """What each of them is told."""
+    digest: DigestPlan | None = None
+    """A summary once a day."""
+
+    @model_validator(mode="after")
+    def _channels_exist(self) -> NotifySettings:
+        known = [channel.name for channel in self.channel]
+        for part in (*self.rule, *((self.digest,) if self.digest else ())):
+            for name in part.channels:
+                if name not in known:
+                    raise ValueError(f"there is no channel {name!r}; the channels are {', '.join(known) or 'none'}")
+        return self
 
 
 class Settings(_Section):
@@ -519,10 +542,27 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise ConfigError(f"The configuration file {file} is not valid TOML: {error}.") from None
     # A path is meant relative to the file that names it, wherever the command is started.
     base = file.resolve().parent
-    for section, key in (("subject", "workspace"), ("credential", "file"), ("intake", "secret_file")):
+    for section, key in (
+        ("subject", "workspace"),
+        ("credential", "file"),
+        ("intake", "secret_file"),
+        ("mcp_server", "token_file"),
+    ):
         for table in data[section] if isinstance(data.get(section), list) else []:
             if isinstance(table, dict) and isinstance(table.get(key), str):
                 table[key] = str(base / Path(table[key]).expanduser())
+    servers = data.get("mcp_server")
+    for server in servers if isinstance(servers, list) else []:
+        if isinstance(server, dict) and isinstance(server.get("readable"), list):
+            server["readable"] = [
+                str(base / Path(path).expanduser()) if isinstance(path, str) else path for path in server["readable"]
+            ]
+    notify = data.get("notify")
+    channels = notify.get("channel") if isinstance(notify, dict) else None
+    for channel in channels if isinstance(channels, list) else []:
+        for key in ("url_file", "secret_file"):
+            if isinstance(channel, dict) and isinstance(channel.get(key), str):
+                channel[key] = str(base / Path(channel[key]).expanduser())
     for section, key in (("store", "url"), ("worker", "state_dir"), ("tasks", "root"), ("claude_code", "program")):
         table = data.get(section)
         if isinstance(table, dict) and isinstance(table.get(key), str) and "://" not in table[key]:
@@ -593,7 +633,10 @@ def _known(loc: Sequence[int | str]) -> list[str]:
     tables |= {"credential": Credential, "blocked": BlockedPattern}
     tables |= {"prices": Price, "subject": Subject, "invariant": Invariant, "durability": Durability}
     tables |= {"protect": Protect, "http": HttpProbe, "tcp": TcpProbe, "command": CommandProbe, "promql": PromQLProbe}
-    tables |= {"intake": Intake, "mcp_server": McpServer, "channel": Channel}
+    tables |= {"intake": Intake, "mcp_server": McpServer, "channel": Channel, "digest": DigestPlan}
+    tables |= {"alertmanager": AlertRules, "webhook": WebhookRules, "incident": IncidentWords, "task": TaskWords}
+    tables |= {"github": GithubRules, "repository": GithubRepository}
+    tables |= {"rule": ApprovalRule if "approvals" in loc else NotifyRule}
     tables |= dict(extension_models().items())
     model = next((tables[part] for part in reversed(loc) if part in tables), Settings)
     return list(model.model_fields) if loc else [*model.model_fields, *extension_models()]

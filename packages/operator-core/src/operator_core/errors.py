@@ -18,6 +18,7 @@
     │   ├── ModelRefused
     │   ├── ModelUnreachable
     │   └── UnknownPrice
+    ├── IntakeRefused
     ├── LimitReached
     ├── MonitorError
     │   └── ProbeFailed
@@ -33,6 +34,7 @@ from __future__ import annotations
 __all__ = [
     "ConfigError",
     "Fenced",
+    "IntakeRefused",
     "LimitReached",
     "ModelError",
     "ModelNotUsable",
@@ -152,6 +154,19 @@ class ModelRefused(ModelError):
 
 class UnknownPrice(ModelError):
     """The price of this model is not known; set `[model.prices]`, or allow it with `allow_unknown_price = true`."""
+
+
+class IntakeRefused(OperatorError):
+    """A message from elsewhere was not taken; look at how its door is configured with `operator config show`.
+
+    Attributes:
+        status: What an HTTP answer says: 400 no JSON, 401 not from whom it should be, 404 no such door, 409 sent twice,
+            413 too much, 422 not of the agreed form, 503 the door has no secret yet or a repository cannot be reached.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(message)
 
 
 class LimitReached(OperatorError):

@@ -32,7 +32,7 @@ _MIN_LENGTH = 8
 # Every shape begins with one of these literals (after so many characters), by which it is found: that is several times
 # faster than a search for the expression.
 _LITERALS: tuple[tuple[str, int], ...] = (
-    *((text, 0) for text in ("sk-", "github_pat_", "xox", "AKIA", "ASIA", "eyJ", "://", "-----BEGIN ")),
+    *((text, 0) for text in ("sk-", "op_", "github_pat_", "xox", "AKIA", "ASIA", "eyJ", "://", "-----BEGIN ")),
     ("earer ", 1),
 )
 _GITHUB = "gh[pousr]_"
@@ -43,6 +43,8 @@ _KEY_END = r"-----END [A-Z ]{0,32}PRIVATE KEY-----"
 _SHAPES = (
     # Not every word of that kind: `disk-exporter-5c8b9d7f4-x2x8k` is a name.
     r"sk-(?:(?:ant|proj|svcacct|admin|or|test|live)-[A-Za-z0-9_-]{16,2048}|[A-Za-z0-9]{32,2048})",
+    # Our own, see operator_core.db.tokens.
+    r"op_[0-9a-f]{12}_[A-Za-z0-9_-]{43}",
     r"gh[pousr]_[A-Za-z0-9]{20,255}",
     r"github_pat_[A-Za-z0-9_]{20,255}",
     r"xox[abprs]-[A-Za-z0-9-]{10,255}",

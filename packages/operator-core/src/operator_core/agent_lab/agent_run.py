@@ -12,6 +12,7 @@ from operator_core.agent_lab.context import ContextManager
 from operator_core.agent_lab.gateway import Say, ToolGateway
 from operator_core.agent_lab.history import Conversation
 from operator_core.agent_lab.profiles import Profile
+from operator_core.agent_lab.resting import Stopping
 from operator_core.agent_lab.summaries import Summarizer, summarize_text
 from operator_core.agent_lab.toolset import Blocks
 from operator_core.config import ModelSettings
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
 
 __all__ = ["AgentRun", "Pace", "Stopping", "ticket_text"]
-
-
-class Stopping(Exception):
-    """The worker is about to leave: the conversation rests here and goes on from the journal."""
 
 
 class Pace(Protocol):

@@ -61,6 +61,9 @@ class Budget:
         settings: For prices and the longest answer.
         used: What the journal says was used already.
         turns: Model replies that the journal has already.
+
+    Attributes:
+        fixed: Characters of what goes with every request of the agent, beside its messages.
     """
 
     def __init__(self, limits: LimitSettings, settings: ModelSettings, used: Usage, turns: int) -> None:
@@ -68,6 +71,7 @@ class Budget:
         self.settings = settings
         self.used = used
         self.turns = turns
+        self.fixed = 0
         self._started = clock.monotonic()
 
     def reserve(self, characters: int, *, model: str | None = None, max_tokens: int | None = None) -> None:
@@ -81,11 +85,12 @@ class Budget:
             UnknownPrice: A cost limit is set and the price of the model is not known.
         """
         limits = self.limits
-        model = model or self.settings.model
         if limits.turns and self.turns >= limits.turns:
             raise LimitReached(f"The limit of {limits.turns} turns is reached ([limits] turns).")
         if limits.wall_clock_s and self.seconds_left() <= 0:
             raise LimitReached(f"The limit of {limits.wall_clock_s:g} s is reached ([limits] wall_clock_s).")
+        if model is None:
+            model, characters = self.settings.model, characters + self.fixed
         expected = Usage(characters // _CHARACTERS_PER_TOKEN, max_tokens or self.settings.max_tokens)
         if limits.tokens and self.used.tokens + expected.tokens > limits.tokens:
             raise LimitReached(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from operator_core.errors import Fenced, StoreError, StoreFull
+from operator_core.sandbox.protocol import OnOutput
 
 __all__ = ["CallFiles", "Started"]
 
@@ -22,9 +23,14 @@ _PARTIAL = 64 * 1024
 
 
 class Started:
-    """The right to run one command, and the place for its first output."""
+    """The right to run one command, and the place for its first output.
+
+    Attributes:
+        watcher: Is given all of the output too.
+    """
 
     def __init__(self, fd: int) -> None:
+        self.watcher: OnOutput | None = None
         self._fd = fd
         self._left = _PARTIAL
 
@@ -38,6 +44,8 @@ class Started:
         """Keep the next (redacted) bytes, as far as they fit."""
         if self._left > 0:
             self._left -= os.write(self._fd, data[: self._left])
+        if self.watcher is not None:
+            self.watcher(stream, data)
 
 
 class CallFiles:

@@ -71,7 +71,11 @@ class Fence:
             return text
         plain = _NOT_IN_A_LABEL.sub(" ", self._forged.sub("", detail))[:80]
         label = f"{origin} ({plain})" if plain else origin.value
-        return f"<<<{self.mark} {label}\n{self._forged.sub(_REMOVED, text)}\n{self.mark}>>>"
+        return f"<<<{self.mark} {label}\n{self.unmarked(text)}\n{self.mark}>>>"
+
+    def unmarked(self, text: str) -> str:
+        """The text without anything that looks like the mark."""
+        return text if self._forged is None else self._forged.sub(_REMOVED, text)
 
     @property
     def notice(self) -> str:

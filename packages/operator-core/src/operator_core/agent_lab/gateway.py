@@ -11,13 +11,16 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from operator_core.agent_lab.calls import CallFiles, Started
 from operator_core.agent_lab.fence import Origin
 from operator_core.agent_lab.history import Conversation
+from operator_core.agent_lab.live import LiveTail
+from operator_core.agent_lab.resting import AwaitingApproval
 from operator_core.agent_lab.summaries import summarize_text
 from operator_core.db.audit_log import Journal
+from operator_core.db.live_output import LiveOutputs
 from operator_core.errors import OperatorError
 from operator_core.failpoints import reach
 from operator_core.model.entry import Draft, EntryKind
@@ -25,7 +28,16 @@ from operator_core.model.outcome import Outcome
 from operator_core.sandbox.protocol import Sandbox
 from operator_core.text import clip, printable
 
-__all__ = ["Recovered", "ToolGateway", "ToolOutput", "ToolRefused", "outcome_draft", "text_of"]
+__all__ = [
+    "CallGuard",
+    "Recovered",
+    "ToolGateway",
+    "ToolOutput",
+    "ToolRefused",
+    "outcome_draft",
+    "text_of",
+    "unbroken",
+]
 
 _INTERRUPTED = "interrupted; outcome unknown, check before repeating"
 _NOT_EXECUTED = "interrupted before it was started: this command was not executed"
@@ -69,6 +81,18 @@ class ToolOutput(NamedTuple):
     notable: str = ""
 
 
+class CallGuard(Protocol):
+    """Asked about every call, at the last moment before it starts."""
+
+    async def admit(self, gateway: ToolGateway, call_id: str, tool: str, arguments: dict[str, Any]) -> None:
+        """Return if the call may start now.
+
+        Raises:
+            ToolRefused: It may not; ``gateway.waiting`` says whether the conversation has to rest.
+        """
+        ...
+
+
 class ToolGateway:
     """The tools of one session, bound to its sandbox and its journal.
 
@@ -80,6 +104,10 @@ class ToolGateway:
         conversation: Follows everything that is journaled.
         say: Prints one line for a person.
         timeout_s: Default limit of a command.
+
+    Attributes:
+        guard: Asked about every call; None: all are allowed.
+        waiting: Why no further call starts: a person is asked about one; None: nobody is.
     """
 
     def __init__(
@@ -97,6 +125,8 @@ class ToolGateway:
         self.sandbox = sandbox
         self.conversation = conversation
         self.failure: OperatorError | None = None
+        self.guard: CallGuard | None = None
+        self.waiting: AwaitingApproval | None = None
         self.mail = False
         self.hears = True
         self.on_entry: Callable[[int, str], None] = lambda entry_id, text: None
@@ -107,7 +137,21 @@ class ToolGateway:
         self._say = say
         self.timeout_s = timeout_s
 
+    @property
+    def place(self) -> str:
+        """Where the files of the calls are."""
+        return self._calls.place
+
     # ---- tools, as the model sees them
+
+    async def admit(self, tool_use_id: str, name: str, arguments: dict[str, Any]) -> None:
+        """Return if a call may start now.
+
+        Raises:
+            ToolRefused: It may not; what the model is told, unless the call waits.
+        """
+        if self.guard is not None and self.failure is None:
+            await self.guard.admit(self, tool_use_id, name, arguments)
 
     async def once(self, tool_use_id: str, name: str, work: Callable[[Started, Path], Awaitable[ToolOutput]]) -> str:
         """Do the work of a call at most once, whoever tries; what the model is told.
@@ -124,20 +168,31 @@ class ToolGateway:
             # The runner goes on with the other calls of the reply; a session that must stop starts none of them.
             raise self.failure
         await self.journal.check()
-        try:
-            started = self._calls.start(tool_use_id)
-            if started is None:
-                raise ToolRefused(_INTERRUPTED)
-            reach("gateway.started")
-            with started:
-                output = await work(started, self._calls.spool(tool_use_id))
-            reach("gateway.executed")
-            files = {name: path.name for name, path in output.files.items()}
-            self._calls.publish(tool_use_id, output._asdict() | {"files": files})
-        except OSError as error:
-            raise self._calls.error(error) from error
-        reach("gateway.published")
-        return await self._finish(tool_use_id, name, output)
+        async with self._shown(tool_use_id) as live:
+            try:
+                started = self._calls.start(tool_use_id)
+                if started is None:
+                    raise ToolRefused(_INTERRUPTED)
+                started.watcher = live
+                reach("gateway.started")
+                with started:
+                    output = await work(started, self._calls.spool(tool_use_id))
+                reach("gateway.executed")
+                files = {name: path.name for name, path in output.files.items()}
+                self._calls.publish(tool_use_id, output._asdict() | {"files": files})
+            except OSError as error:
+                raise self._calls.error(error) from error
+            reach("gateway.published")
+            return await self._finish(tool_use_id, name, output)
+
+    def _shown(self, tool_use_id: str) -> LiveTail:
+        """Shows people what the call prints, while it runs."""
+        live, journal = LiveOutputs(self.journal.audit.database), self.journal
+
+        async def show(tail: str, total: int) -> None:
+            await live.write(journal.session_id, tool_use_id, tail, total, journal.claim)
+
+        return LiveTail(show, lambda: live.clear(journal.session_id, tool_use_id))
 
     async def end(self, tool_use_id: str, name: str, outcome: Outcome, said: str) -> str:
         """An outcome tool was called: its answer and the outcome are written in one step."""
@@ -167,7 +222,7 @@ class ToolGateway:
         Returns:
             The row ids.
         """
-        return await _unbroken(self._record(drafts))
+        return await unbroken(self._record(drafts))
 
     async def _record(self, drafts: tuple[Draft, ...]) -> list[int]:
         kinds = "+".join(dict.fromkeys(str(draft.kind) for draft in drafts))
@@ -211,7 +266,7 @@ class ToolGateway:
         if not (self.mail and self.hears) or self.journal.claim is None:
             return []
         self.mail = False
-        return await _unbroken(self._drain())
+        return await unbroken(self._drain())
 
     async def _drain(self) -> list[str]:
         messages, _ = await self.journal.drain()
@@ -219,15 +274,23 @@ class ToolGateway:
             self.conversation.add(EntryKind.NOTE, text=message.text)
         return [self.conversation.note(m.text) for m in messages]
 
-    async def recover(self) -> None:
-        """Answer the calls that an interruption left open: with the real result, or with what is known about it."""
-        for block in list(self.conversation.open_calls):
+    async def recover(self, *, held: bool = True) -> None:
+        """Answer the calls that an interruption left open: with the real result, or with what is known about it.
+
+        Args:
+            held: Also those that were never started, because a person is asked about them or about one before them.
+        """
+        waiting = () if held else self.conversation.held
+        interrupted = [block for block in self.conversation.open_calls if block["id"] not in waiting]
+        for block in interrupted:
             found = self._look(block)
             await self._journal_recovered(block, found)
+        if interrupted:
+            await LiveOutputs(self.journal.audit.database).clear(self.journal.session_id)
 
     def _look(self, block: dict[str, Any]) -> Recovered:
         call = block["id"]
-        if call not in self.conversation.intents:
+        if call not in self.conversation.intents or call in self.conversation.held:
             return Recovered("not_executed", {"error": _NOT_EXECUTED})
         if self.conversation.intent_places.get(call) == self._calls.place:
             if (result := self._calls.result(call)) is not None and "summary" in result:
@@ -303,7 +366,7 @@ def outcome_draft(outcome: Outcome, clean: Callable[[str], str]) -> Draft:
     )
 
 
-async def _unbroken(work: Coroutine[Any, Any, T]) -> T:
+async def unbroken(work: Coroutine[Any, Any, T]) -> T:
     """Wait for something that must not be interrupted half-way; a cancellation takes effect after it."""
     task = asyncio.ensure_future(work)
     try:

@@ -48,6 +48,8 @@ class Conversation:
         open_calls: ``tool_use`` blocks of the last assistant message without a result, in order.
         intents: Ids of calls whose intent was journaled: they may have been started.
         intent_places: Where each of them was to run.
+        held: Open calls that were never started, because a person is asked about them or about one before them, with
+            the id of the question; empty: it waits for one before it.
         turns: Replies of the model.
         stop_reason: Why the last of them ended.
         usage: Their tokens and money.
@@ -71,6 +73,7 @@ class Conversation:
         self.open_calls: list[dict[str, Any]] = []
         self.intents: set[str] = set()
         self.intent_places: dict[str, str] = {}
+        self.held: dict[str, str] = {}
         self.turns = 0
         self.stop_reason: str | None = None
         self.usage = Usage()
@@ -114,6 +117,7 @@ class Conversation:
                 blocks = body["content"] if isinstance(body["content"], list) else []
                 self.open_calls = [b for b in blocks if b.get("type") == "tool_use"]
                 self._asked = [b["id"] for b in self.open_calls]
+                self.held = {}
                 self._measure(meta)
                 self._begin_turn(blocks)
             elif meta.get("nudge"):
@@ -125,6 +129,9 @@ class Conversation:
             self._answer.append(body)
             self._turn.append(str(body.get("content")))
             self.open_calls = [b for b in self.open_calls if b["id"] != body["tool_use_id"]]
+            self.held.pop(body["tool_use_id"], None)
+        elif kind == EntryKind.APPROVAL and isinstance(body, dict):
+            self._hold(body)
         elif kind == EntryKind.NOTE and text:
             self._answer.append({"type": "text", "text": self.note(text)})
             self.said.append(text)
@@ -141,6 +148,18 @@ class Conversation:
             self.wound_down = self.turns
         elif kind == EntryKind.RESTART and text:
             self._restart(body, text)
+
+    def _hold(self, body: Mapping[str, Any]) -> None:
+        """A question about a call, or the end of its waiting."""
+        call = str(body.get("call"))
+        if body.get("event") == "asked":
+            for other in body["held"]:
+                self.held.setdefault(str(other), "")
+            self.held[call] = str(body["approval"])
+        elif body.get("event") in ("used", "let"):
+            # From here on it may have been started, and nowhere else.
+            self.held.pop(call, None)
+            self.intent_places[call] = str(body["place"])
 
     def note(self, text: str) -> str:
         """What a person said, as the model is told."""

@@ -18,6 +18,7 @@ from operator_core import clock
 from operator_core.agent_lab.agent_run import AgentRun, Stopping, ticket_text
 from operator_core.agent_lab.engine import TruncatedReply, explain, retry_after
 from operator_core.agent_lab.fence import Origin
+from operator_core.agent_lab.held import run_held
 from operator_core.agent_lab.toolset import make_tools, run_tools
 from operator_core.errors import LimitReached, OperatorError, UnknownPrice
 from operator_core.model.entry import Draft, EntryKind
@@ -46,7 +47,7 @@ async def converse(run: AgentRun, opening: str) -> Outcome:
     Raises:
         ModelError: The model service refuses, or stayed unreachable for ``retry_deadline_s``.
         StoreError: The journal cannot be written, or the ticket belongs to another worker now.
-        Stopping: The worker leaves; the session goes on elsewhere.
+        Stopping: The worker leaves, or a person is asked; the session goes on later or elsewhere.
     """
     conversation = run.conversation
     ended: Outcome | None = None
@@ -54,7 +55,8 @@ async def converse(run: AgentRun, opening: str) -> Outcome:
         async with asyncio.timeout(None if run.budget.seconds_left() == float("inf") else run.budget.seconds_left()):
             if not conversation.messages:
                 await run.tell(opening)
-            await run.gateway.recover()
+            await run.gateway.recover(held=False)
+            await run_held(run)
             if conversation.unanswered:  # interrupted before anybody reacted to the last reply
                 ended = await _after(run, conversation.stop_reason, "")
             while ended is None and conversation.outcome is None:
@@ -133,8 +135,11 @@ async def _turns(run: AgentRun, runner: Any) -> tuple[str | None, str]:
             if run.gateway.failure is not None:
                 raise run.gateway.failure
             for answer in answers["content"] if answers else []:
-                if any(call["id"] == answer["tool_use_id"] for call in conversation.open_calls):
+                asked = answer["tool_use_id"]
+                if asked not in conversation.held and any(call["id"] == asked for call in conversation.open_calls):
                     await run.gateway.answer(dict(answer))
+            if run.gateway.waiting is not None:
+                raise run.gateway.waiting
             if conversation.outcome is not None or answers is None:
                 break
             if run.stopping.is_set():

@@ -31,7 +31,9 @@ class JournaledTool(BetaAsyncFunctionTool[Any]):
         id_of: Callable[[object], str],
         fail: Callable[[OperatorError], None],
     ) -> None:
-        super().__init__(schema.func, name=schema.name, description=schema.description)
+        super().__init__(
+            schema.func, name=schema.name, description=schema.description, input_schema=schema.input_schema
+        )
         self._run, self._id_of, self._fail = run, id_of, fail
 
     async def call(self, input: object) -> str:
@@ -81,12 +83,14 @@ def make_tools(gateway: ToolGateway, blocks: Blocks, profile: Profile) -> list[J
 
     def ending(tool: OutcomeTool) -> Callable[[str, dict[str, Any]], Awaitable[Any]]:
         async def run(tool_use_id: str, arguments: dict[str, Any]) -> str:
+            await gateway.admit(tool_use_id, tool.schema.name, arguments)
             return await gateway.end(tool_use_id, tool.schema.name, await tool.read(arguments), tool.said)
 
         return run
 
     def working(tool: Tool) -> Callable[[str, dict[str, Any]], Awaitable[Any]]:
         async def run(tool_use_id: str, arguments: dict[str, Any]) -> str:
+            await gateway.admit(tool_use_id, tool.schema.name, arguments)
             return await tool.run(gateway, tool_use_id, arguments)
 
         return run

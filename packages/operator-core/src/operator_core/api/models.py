@@ -21,6 +21,7 @@ __all__ = [
     "HistoryEvent",
     "InvariantView",
     "LiveOutput",
+    "Mark",
     "Needs",
     "Page",
     "ReportView",
@@ -28,6 +29,7 @@ __all__ = [
     "SessionDetail",
     "SessionView",
     "Spent",
+    "Tick",
     "TicketDetail",
     "TicketView",
     "VerdictView",
@@ -239,6 +241,16 @@ class EntryPage(_Shape):
     """Whether the session has ended, so that nothing will follow."""
 
 
+class Tick(_Shape):
+    """A place in a journal that stands out: an error, a verdict, the beginning of a phase, what a person said."""
+
+    seq: int
+    entry_type: str
+    phase: str | None = None
+    exit_code: int | None = None
+    """Of a result that is one because it failed."""
+
+
 class LiveOutput(_Shape):
     """The end of what the running command has printed so far."""
 
@@ -261,7 +273,9 @@ class SessionDetail(SessionView):
     limits: dict[str, float] = {}
     """``turns``, ``tokens``, ``cost_usd``, ``wall_clock_s``; 0 means none."""
     turns: int = 0
+    """Answers of models, in all phases."""
     commands: int = 0
+    """Calls of tools."""
     context_tokens: int | None = None
     context_limit: int | None = None
     question: str | None = None
@@ -276,6 +290,15 @@ class Sample(_Shape):
     at: datetime
     light: Light
     value: float | None = None
+
+
+class Mark(_Shape):
+    """What happened to a ticket of an invariant."""
+
+    at: datetime
+    what: Literal["opened", "claimed", "verified", "escalated", "closed"]
+    """``verified``: a verdict resolved it; ``closed``: it ended otherwise."""
+    ticket_id: int
 
 
 class InvariantView(_Shape):
@@ -293,6 +316,9 @@ class InvariantView(_Shape):
     ticket_id: int | None = None
     """The ticket that is open for it."""
     samples: list[Sample] = []
+    """The newest looks, oldest first."""
+    marks: list[Mark] = []
+    """What happened meanwhile, oldest first."""
 
 
 class WorkerView(_Shape):

@@ -16,6 +16,7 @@ from operator_core.api.models import (
     ReportView,
     SessionDetail,
     SessionView,
+    Tick,
     TicketDetail,
     TicketView,
     WorkerView,
@@ -93,6 +94,12 @@ class Api(Protocol):
         """
         ...
 
+    async def ticks(self, session_id: str, *, limit: int = 2000) -> list[Tick]:
+        """What stands out in a journal, in order, at most ``limit`` (1 to 10000): errors, results with an exit code
+        other than 0, verdicts, beginnings of phases, what people said.
+        """
+        ...
+
     async def workers(self) -> list[WorkerView]:
         """Workers that live, and those that died lately."""
         ...
@@ -109,6 +116,10 @@ class Api(Protocol):
 
     async def approvals(self, *, pending: bool = True, limit: int = 100) -> list[ApprovalView]:
         """Calls that wait for a person; ``pending=False``: also those that were answered."""
+        ...
+
+    async def approval(self, approval_id: str) -> ApprovalView:
+        """One call that waits for a person, or did."""
         ...
 
     async def audit(self, *, session_id: str | None = None) -> AuditView:

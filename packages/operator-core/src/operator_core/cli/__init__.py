@@ -13,7 +13,7 @@ from operator_core.cli.failures import guarded
 
 __all__ = ["main", "start"]
 
-_GLOBAL = ("--db", "--config")
+_GLOBAL = ("--db", "--config", "--server", "--token-file")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +46,7 @@ def start(module: str, argv: Sequence[str] | None = None) -> int:
 
 
 def _global_options_first(words: Sequence[str]) -> list[str]:
-    """Let ``--db`` and ``--config`` stand anywhere, as people write them."""
+    """Let ``--db``, ``--config`` and the like stand anywhere, as people write them."""
     first: list[str] = []
     rest: list[str] = []
     left = list(words)

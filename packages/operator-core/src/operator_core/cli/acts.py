@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from operator_core import clock
 from operator_core.agent_lab.engine import Engine, open_engine
@@ -17,7 +17,7 @@ from operator_core.cli.audit import say_report
 from operator_core.cli.output import Output, plain
 from operator_core.cli.staging import ended_by_sigterm, first, free_port, in_thread, to_its_end
 from operator_core.cli.together import serve_together
-from operator_core.config import ModelSettings, Settings, load_settings
+from operator_core.config import ModelSettings, NotifySettings, Settings, load_settings
 from operator_core.db.audit_log import AuditLogDB
 from operator_core.db.engine import Database
 from operator_core.db.integrity import verify
@@ -38,6 +38,9 @@ from operator_core.work.submit import submit_task
 from operator_core.work.worker import Worker
 
 __all__ = ["Act", "Played", "play"]
+
+if TYPE_CHECKING:
+    from operator_core.cli.face import Beside
 
 T = TypeVar("T")
 
@@ -109,12 +112,22 @@ class Played:
         }
 
 
-async def play(acts: tuple[int, ...], root: Path, db: str | None, settings: Settings, out: Output) -> Played:
+async def play(
+    acts: tuple[int, ...],
+    root: Path,
+    db: str | None,
+    settings: Settings,
+    out: Output,
+    *,
+    keep: Callable[[Played, str], None] | None = None,
+) -> Played:
     """Play the acts; whatever happens, nothing that was started is left running.
 
     Args:
         root: A new folder for services, workspaces and, without ``db``, the database.
         settings: Whose model, limits and sandbox are used.
+        keep: Serve the console meanwhile, and after the acts until a signal comes; this is called when they are
+            over, with the console's address.
 
     Raises:
         OperatorError: It could not be played to its end.
@@ -128,10 +141,23 @@ async def play(acts: tuple[int, ...], root: Path, db: str | None, settings: Sett
                 raise ConfigError(
                     f"The database {database.name} holds tickets already; the demo needs a new one, see --db."
                 )
-            ended = tuple([await stage.play(number, database) for number in acts])
-            report = await verify(database)
-            said = say_report(report) if report.problem is None else report.problem.sentence
-            return Played(ended, report.ok, said, database.name, root, clock.monotonic() - started)
+            async with contextlib.AsyncExitStack() as stack:
+                served = await stack.enter_async_context(_console(settings, database, out)) if keep else None
+                ended = tuple([await stage.play(number, database) for number in acts])
+                report = await verify(database)
+                said = say_report(report) if report.problem is None else report.problem.sentence
+                played = Played(ended, report.ok, said, database.name, root, clock.monotonic() - started)
+                if keep and served:
+                    keep(played, served.url)
+                    await served.until_told()
+            return played
+
+
+def _console(settings: Settings, database: Database, out: Output) -> contextlib.AbstractAsyncContextManager[Beside]:
+    from operator_core.cli.face import console_beside
+
+    # Nobody is told of a play.
+    return console_beside(settings.model_copy(update={"notify": NotifySettings()}), database, out.say)
 
 
 class _Stage:

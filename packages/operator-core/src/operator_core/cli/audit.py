@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from operator_core.cli.context import AsJson, invocation, open_store, run
+from operator_core.cli.context import AsJson, invocation, open_server, open_store, run
 from operator_core.cli.output import Output, dumps
 from operator_core.cli.sessions import SessionId, list_sessions, show_session
 from operator_core.errors import ConfigError, NotFound, StoreError
 
 if TYPE_CHECKING:
+    from operator_core.api.models import AuditView
     from operator_core.db.audit_log import SessionInfo
     from operator_core.db.integrity import AuditReport
     from operator_core.db.retention import Pruned
@@ -59,6 +60,8 @@ def verify(
 
     Names the first row that was altered, dropped, added or moved.
     """
+    if invocation(context).server is not None:
+        return _verify_there(context, session, as_json)
     report = run(audit_report(context, session))
     if as_json:
         Output().json(report)
@@ -67,6 +70,21 @@ def verify(
     if report.problem is not None and not as_json:
         raise StoreError(f"The journal is not what was written: {report.problem.sentence}")
     return 0 if report.ok else 1
+
+
+def _verify_there(context: typer.Context, session: str | None, as_json: bool) -> int:
+    async def ask() -> AuditView:
+        async with open_server(context) as server:
+            return await server.audit(session_id=session)
+
+    found = run(ask())
+    if as_json:
+        Output().json(found)
+    elif found.ok:
+        Output().line(found.summary)
+    else:
+        raise StoreError(f"The journal is not what was written: {found.summary}")
+    return 0 if found.ok else 1
 
 
 async def audit_report(context: typer.Context, session: str | None = None) -> AuditReport:

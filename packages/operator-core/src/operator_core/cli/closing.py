@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 __all__ = ["Closing", "closing_of"]
 
 
+_APPROVE = "{}; see it with `operator approvals list`."
+
+
 class Closing(NamedTuple):
     """What the journal of the newest session says.
 
@@ -40,7 +43,7 @@ async def closing_of(database: Database, ticket_id: int) -> Closing | None:
     if not sessions:
         return None
     closing = Closing(sessions[0].session_id)
-    kinds = [EntryKind.BASELINE.value, EntryKind.OUTCOME.value, EntryKind.REPORT.value]
+    kinds = [kind.value for kind in (EntryKind.BASELINE, EntryKind.OUTCOME, EntryKind.REPORT, EntryKind.APPROVAL)]
     for entry in await audit.entries(closing.session_id, kinds=kinds):
         data = entry.body if isinstance(entry.body, dict) else {}
         if entry.entry_type == EntryKind.REPORT:
@@ -49,6 +52,9 @@ async def closing_of(database: Database, ticket_id: int) -> Closing | None:
         elif entry.entry_type == EntryKind.OUTCOME:
             asked = (entry.meta or {}).get("outcome") == "blocked"
             closing = closing._replace(question=(entry.raw_content or entry.content) if asked else None)
+        elif entry.entry_type == EntryKind.APPROVAL:
+            asked = data.get("event") == "asked"
+            closing = closing._replace(question=_APPROVE.format(entry.content) if asked else None)
         elif isinstance(data.get("folder"), str):
             closing = closing._replace(folder=data["folder"])
     return closing

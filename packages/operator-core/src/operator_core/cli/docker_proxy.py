@@ -65,7 +65,7 @@ def docker_proxy(
             out.say(_line(decision))
 
     async def work() -> None:
-        from operator_core.cli.together import until_signal
+        from operator_core.cli.until import until_signal
 
         proxy = DockerProxy(rules, daemon, write_down)
         version = await proxy.check()

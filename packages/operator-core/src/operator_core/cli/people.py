@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from operator_core.cli.context import AsJson, open_store, run
+from operator_core.cli.context import AsJson, invocation, open_server, open_store, run
 from operator_core.cli.output import Output
 from operator_core.errors import ConfigError
 
@@ -36,19 +36,26 @@ def steer(context: typer.Context, ticket_id: TicketId, text: Text, as_json: AsJs
 def _say(context: typer.Context, ticket_id: int, text: str, as_json: bool, *, answer: bool) -> None:
     words = spoken(text)
 
-    async def work() -> tuple[Ticket, str | None]:
+    async def ask() -> tuple[dict[str, Any], str | None]:
+        from operator_core.cli.remote import nobody_works_there, ticket_data
+
+        async with open_server(context) as server:
+            ticket = await (server.reply(ticket_id, words) if answer else server.steer(ticket_id, words))
+            return ticket_data(ticket), await nobody_works_there(server, ticket.pinned_to)
+
+    async def work() -> tuple[dict[str, Any], str | None]:
         from operator_core.db.tickets import TicketDB
 
         async with open_store(context) as database:
             tickets = TicketDB(database)
             await (tickets.reply(ticket_id, words) if answer else tickets.steer(ticket_id, words))
             ticket = await tickets.get_ticket(ticket_id)
-            return ticket, await nobody_works(database, ticket)
+            return ticket.to_dict(), await nobody_works(database, ticket)
 
-    ticket, hint = run(work())
+    ticket, hint = run(ask() if invocation(context).server is not None else work())
     out = Output()
     if as_json:
-        out.json(ticket.to_dict())
+        out.json(ticket)
         return
     later = "It was passed on; it is read with the next step, unless the work ends before."
     out.line(f"Ticket #{ticket_id} is open again, and goes on with your answer." if answer else later)

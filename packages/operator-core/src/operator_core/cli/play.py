@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +29,9 @@ def demo(
     folder: Annotated[
         Path | None, typer.Option("--folder", help="A new folder for everything (default: one in .operator here).")
     ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Serve the console meanwhile, and afterwards until Ctrl-C.")
+    ] = False,
     as_json: AsJson = False,
 ) -> int:
     """Break a service; see a repair proved, a wrong one refuted, and a task done only when it is.
@@ -43,14 +47,25 @@ def demo(
     settings = given.settings
     root = _new_folder(folder)
     try:
-        played = run(play((act,) if act else (1, 2, 3), root, given.db, settings, out))
+        kept = partial(_kept, out, as_json) if keep else None
+        played = run(play((act,) if act else (1, 2, 3), root, given.db, settings, out, keep=kept))
     finally:
         out.working(None)
+    if not keep:
+        _show(out, as_json, played)
+    return 0 if played.ok else 1
+
+
+def _show(out: Output, as_json: bool, played: Played) -> None:
     if as_json:
         Output().json(played.to_dict())
     else:
         _end(out, played)
-    return 0 if played.ok else 1
+
+
+def _kept(out: Output, as_json: bool, played: Played, url: str) -> None:
+    _show(out, as_json, played)
+    out.line(f"The console goes on at {url} until Ctrl-C; the token for it is above.")
 
 
 def _new_folder(folder: Path | None) -> Path:

@@ -3,7 +3,7 @@
 Its annotations are no strings, as they are elsewhere: typer could not find in them what a function's own scope names.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,13 +15,14 @@ from operator_core.errors import ConfigError
 __all__ = ["program", "run_program"]
 
 
-def program(name: str, about: str, version: str) -> typer.Typer:
+def program(name: str, about: str, version: str, *, remote: Collection[str] = ()) -> typer.Typer:
     """A program without commands.
 
     Args:
         name: How it is called.
         about: One sentence.
         version: What ``--version`` says.
+        remote: The commands and groups that can ask a server (``--server``); without any there is no such option.
     """
     app = typer.Typer(
         name=name,
@@ -49,10 +50,31 @@ def program(name: str, about: str, version: str) -> typer.Typer:
         version: Annotated[
             bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
         ] = False,
+        server: Annotated[
+            str | None,
+            typer.Option("--server", metavar="URL", help="Ask that server instead of a store.", hidden=not remote),
+        ] = None,
+        token_file: Annotated[
+            Path | None,
+            typer.Option(
+                "--token-file", metavar="FILE", help="Its token; default: $OPERATOR_TOKEN.", hidden=not remote
+            ),
+        ] = None,
     ) -> None:
-        context.obj = Invocation(db, config)
+        if server is not None:
+            _check_remote(context.invoked_subcommand or "", db, remote)
+        elif token_file is not None:
+            raise ConfigError("--token-file is for a server; name that with --server.")
+        context.obj = Invocation(db, config, server, token_file)
 
     return app
+
+
+def _check_remote(command: str, db: str | None, remote: Collection[str]) -> None:
+    if command not in remote:
+        raise ConfigError(f"`{command}` works on this machine only; leave --server out.")
+    if db is not None:
+        raise ConfigError("--db names a store and --server a server; give one of them.")
 
 
 def run_program(app: typer.Typer, words: Sequence[str]) -> int:

@@ -9,6 +9,7 @@ import typer
 
 from operator_core.cli.context import AsJson, invocation, open_store, run
 from operator_core.cli.output import Output, plain
+from operator_core.cli.serve import Host, Port, with_address
 from operator_core.errors import ConfigError, MonitorError
 
 if TYPE_CHECKING:
@@ -27,15 +28,25 @@ UntilIdle = Annotated[bool, typer.Option("--until-idle", help="End when there is
 AuditDir = Annotated[Path | None, typer.Option("--audit-dir", help="Also write one JSON file per session there.")]
 
 
-def up(context: typer.Context, concurrency: Concurrency = None, interval: Interval = None) -> None:
-    """Watch and work in one process, until Ctrl-C or SIGTERM."""
-    settings = _settings(context, concurrency)
+def up(
+    context: typer.Context,
+    concurrency: Concurrency = None,
+    interval: Interval = None,
+    host: Host = None,
+    port: Port = None,
+    web: Annotated[bool, typer.Option("--web/--no-web", help="Serve the console and the API.")] = True,
+) -> None:
+    """Watch, work and serve the console in one process, until Ctrl-C or SIGTERM."""
+    loaded = invocation(context).load()
+    settings = with_address(_with_concurrency(loaded.settings, concurrency), host, port)
     _something_to_watch(settings)
 
     async def work() -> None:
         from operator_core.agent_lab.engine import open_engine
         from operator_core.cli.doctor import try_sandbox
-        from operator_core.cli.together import serve_together, until_signal
+        from operator_core.cli.face import Face, listen_if_possible
+        from operator_core.cli.together import serve_together
+        from operator_core.cli.until import until_one_ends, until_signal
         from operator_core.db.engine import Database
 
         out = Output()
@@ -43,17 +54,21 @@ def up(context: typer.Context, concurrency: Concurrency = None, interval: Interv
         try:
             await try_sandbox(settings)  # now, and not when the first ticket comes
             async with Database.open(settings.store.url) as database:
-                await serve_together(
+                stop = until_signal()
+                working = serve_together(
                     settings,
                     database,
                     engine,
-                    until_signal(),
+                    stop,
                     say=out.say,
                     on_conclusion=lambda conclusion: out.say(
                         plain(database.redactor.text(conclusion.report.markdown()))
                     ),
                     interval_s=interval,
                 )
+                listener = listen_if_possible(settings.web, say=out.say) if web else None
+                face = Face(loaded._replace(settings=settings), database, say=out.say)
+                await until_one_ends(stop, [working, face.run(stop, listener)])
         finally:
             await engine.close()
 
@@ -80,7 +95,8 @@ def monitor_run(
         raise ConfigError("--json prints one document, so it needs --once.")
 
     async def work() -> list[CycleReport]:
-        from operator_core.cli.together import monitor_lines, until_signal, watch
+        from operator_core.cli.together import monitor_lines, watch
+        from operator_core.cli.until import until_signal
         from operator_core.db.tickets import TicketDB
         from operator_core.monitor.build import build_loops
 
@@ -124,6 +140,8 @@ def worker_run(
     audit_dir: AuditDir = None,
 ) -> None:
     """Claim tickets and work on them, until Ctrl-C or SIGTERM."""
+    if invocation(context).server is not None:
+        raise ConfigError("`operator worker run` works on a store, which --db names; leave --server out.")
     _serve(_settings(context, concurrency), until_idle, audit_dir)
 
 
@@ -152,7 +170,10 @@ def _serve(settings: Settings, until_idle: bool, audit_dir: Path | None) -> None
 
 
 def _settings(context: typer.Context, concurrency: int | None) -> Settings:
-    settings = invocation(context).settings
+    return _with_concurrency(invocation(context).settings, concurrency)
+
+
+def _with_concurrency(settings: Settings, concurrency: int | None) -> Settings:
     if concurrency is None:
         return settings
     return settings.model_copy(update={"worker": settings.worker.model_copy(update={"concurrency": concurrency})})

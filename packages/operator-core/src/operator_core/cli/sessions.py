@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from operator_core.cli.context import AsJson, open_store, run
+from operator_core.cli.context import AsJson, run
 from operator_core.cli.output import Output, dumps, seconds, style_of
+from operator_core.cli.remote import open_journal
 
 if TYPE_CHECKING:
     from operator_core.db.audit_log import SessionInfo
@@ -61,10 +62,8 @@ def list_sessions(context: typer.Context, limit: int, ticket: int | None, as_jso
     """Print the newest sessions."""
 
     async def work() -> list[SessionInfo]:
-        from operator_core.db.audit_log import AuditLogDB
-
-        async with open_store(context) as database:
-            return await AuditLogDB(database).sessions(limit=limit, ticket_id=ticket)
+        async with open_journal(context) as journal:
+            return await journal.sessions(limit=limit, ticket_id=ticket)
 
     found = run(work())
     out = Output()
@@ -89,11 +88,8 @@ def show_session(context: typer.Context, session_id: str, full: bool, as_json: b
     """Print one session."""
 
     async def work() -> tuple[SessionInfo, list[Entry]]:
-        from operator_core.db.audit_log import AuditLogDB
-
-        async with open_store(context) as database:
-            audit = AuditLogDB(database)
-            return await audit.session(session_id), await audit.entries(session_id)
+        async with open_journal(context) as journal:
+            return await journal.session(session_id), await journal.entries(session_id)
 
     from operator_core.cli.journal_view import entry_dict, entry_lines, header
 
@@ -116,7 +112,6 @@ def show_session(context: typer.Context, session_id: str, full: bool, as_json: b
 
 async def _tail(context: typer.Context, session_id: str, follow: bool, lines: int, as_json: bool) -> None:
     from operator_core.cli.journal_view import entry_dict, entry_lines
-    from operator_core.db.audit_log import AuditLogDB
 
     out = Output()
 
@@ -128,8 +123,7 @@ async def _tail(context: typer.Context, session_id: str, follow: bool, lines: in
             for line in entry_lines(entry):
                 out.line(line, style=_style(line))
 
-    async with open_store(context) as database:
-        audit = AuditLogDB(database)
+    async with open_journal(context) as audit:
         session = await audit.session(session_id)
         entries = await audit.entries(session_id)
         put(entries[len(entries) - min(lines, len(entries)) :])

@@ -102,27 +102,10 @@ def init(
 @config_app.command("show")
 def show(context: typer.Context, as_json: AsJson = False) -> None:
     """Print every setting: its value, and where it comes from."""
-    from operator_core.config import LISTS, extension_models
-    from operator_core.db.engine import safe_url
-    from operator_core.redaction import Redactor, looks_secret
+    from operator_core.web.effective import effective
 
     loaded = invocation(context).load()
-    clean = Redactor.from_environment()
-    values: dict[str, dict[str, Any]] = {}
-    parts = {s: getattr(loaded.settings, s) for s in type(loaded.settings).model_fields if s not in LISTS}
-    parts |= {section: loaded.settings.extension(section, model) for section, model in extension_models().items()}
-    for section, part in parts.items():
-        for key, value in part.model_dump(mode="json").items():
-            name = f"{section}.{key}"
-            shown = safe_url(value) if name == "store.url" else clean.tree(value)
-            values[name] = {"value": shown, "origin": _origin(loaded.origins, name)}
-    for credential in loaded.settings.credential:
-        data = clean.tree(credential.model_dump(mode="json", exclude_defaults=True))
-        values[f"credential.{credential.name}"] = {"value": data, "origin": _origin(loaded.origins, "credential")}
-    for subject in loaded.settings.subject:
-        data = clean.tree(subject.model_dump(mode="json", exclude_defaults=True))
-        data["env"] = {k: "[REDACTED]" if looks_secret(k) else v for k, v in data.get("env", {}).items()}
-        values[f"subject.{subject.name}"] = {"value": data, "origin": _origin(loaded.origins, "subject")}
+    values = {setting.key: {"value": setting.value, "origin": setting.origin} for setting in effective(loaded)}
     out = Output()
     if as_json:
         out.json({"file": str(loaded.path) if loaded.path else None, "settings": values})
@@ -131,13 +114,6 @@ def show(context: typer.Context, as_json: AsJson = False) -> None:
     out.line()
     rows = [(name, _toml(item["value"]), item["origin"]) for name, item in values.items()]
     out.table(("key", "value", "origin"), rows)
-
-
-def _origin(origins: dict[str, str], name: str) -> str:
-    found = origins.get(name)
-    if found is None:
-        found = next((origin for key, origin in origins.items() if key.startswith(f"{name}.")), "default")
-    return found
 
 
 def _template(settings: Settings, url: str | None) -> str:

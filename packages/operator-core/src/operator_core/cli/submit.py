@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from operator_core.cli.context import AsJson, invocation, open_store, run
+from operator_core.cli.context import AsJson, invocation, open_server, open_store, run
 from operator_core.cli.output import Output
 from operator_core.cli.people import nobody_works, spoken
-from operator_core.model.ticket import Ticket, TicketStatus
+from operator_core.model.ticket import TicketStatus
 
 if TYPE_CHECKING:
     from operator_core.cli.closing import Closing
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["submit"]
 
 _MANY = "; repeatable."
+_STAYS = "Ticket #{0} stays as it is; cancel it with `operator cancel {0}`."
 _NO_CHECK = {
     "shraga": "It has no check, so only a verifier agent will judge it.",
     "operator": "It has no check, so nothing can be proved.",
@@ -82,80 +83,110 @@ def submit(
     if follow and as_json:
         raise ConfigError("--json prints one document at the end, so there is nothing to --follow; leave one out.")
     words = spoken(prompt)
-    settings = invocation(context).settings
+    there = invocation(context).server is not None
     out = Output()
+    options: dict[str, Any] = {
+        "repo": repo,
+        "ref": ref,
+        "checks": check or (),
+        "check_files": check_file or (),
+        "allow_change": allow_change or (),
+        "engine": engine,
+        "model": model,
+        "budget_usd": budget,
+        "max_iterations": max_iterations,
+        "profile": profile,
+        "name": name,
+        "network": network or ("allowlist" if allow_host else "none"),
+        "allow_hosts": allow_host or (),
+        "priority": priority,
+        "pinned_to": on,
+    }
 
     def say(line: str) -> None:
         if not as_json:
             out.line(line)
 
-    async def work() -> tuple[Ticket | None, Closing | None]:
+    def opened(number: int | None) -> None:
+        say(f"Ticket #{number} is open.")
+        if not check:
+            say(_NO_CHECK[profile])
+        if not (wait or follow):
+            say(f"Look at it with `operator tickets show {number}`.")
+
+    async def ask() -> tuple[dict[str, Any] | None, Closing | None]:
+        from operator_core.cli.closing import Closing
+        from operator_core.cli.remote import nobody_works_there, ticket_data
+        from operator_core.cli.waiting import wait_there
+
+        async with open_server(context) as server:
+            ticket = await server.submit(words, **options)
+            opened(ticket.id)
+            if not (wait or follow):
+                if hint := await nobody_works_there(server, ticket.pinned_to):
+                    say(hint)
+                return ticket_data(ticket), None
+            ended = await wait_there(server, ticket.id, out, follow=follow, say=say)
+            if ended is None:
+                say(_STAYS.format(ticket.id))
+                return None, None
+            data = ticket_data(ended)
+            found = data.pop("closing")
+            return data, Closing(**found) if found else None
+
+    async def work() -> tuple[dict[str, Any] | None, Closing | None]:
         from operator_core.cli.closing import closing_of
         from operator_core.cli.waiting import wait_for
         from operator_core.work.submit import submit_task
 
+        settings = invocation(context).settings
         async with open_store(context, create=True) as database:
             ticket = await submit_task(
                 database,
                 settings,
                 words,
-                repo=repo,
-                ref=ref,
-                checks=check or (),
-                check_files=check_file or (),
-                allow_change=allow_change or (),
-                engine=engine,
-                model=model,
-                budget_usd=budget,
-                max_iterations=max_iterations,
-                profile=profile,
-                name=name,
-                network=network or ("allowlist" if allow_host else "none"),
-                allow_hosts=allow_host or (),
-                priority=priority,
-                pinned_to=on,
+                **options,
                 warn=lambda sentence: Output(sys.stderr).line(f"Warning: {sentence}"),
             )
             number = ticket.id
             assert number is not None
-            say(f"Ticket #{number} is open.")
-            if not check:
-                say(_NO_CHECK[profile])
+            opened(number)
             if not (wait or follow):
-                say(f"Look at it with `operator tickets show {number}`.")
                 if hint := await nobody_works(database, ticket):
                     say(hint)
-                return ticket, None
+                return ticket.to_dict(), None
             ended = await wait_for(settings, database, number, out, follow=follow, say=say)
             if ended is None:
-                say(f"Ticket #{number} stays as it is; cancel it with `operator cancel {number}`.")
-            return ended, await closing_of(database, number)
+                say(_STAYS.format(number))
+                return None, None
+            return ended.to_dict(), await closing_of(database, number)
 
-    ticket, closing = run(work())
+    ticket, closing = run(ask() if there else work())
     if ticket is None:
         raise KeyboardInterrupt
     if as_json:
         waited: dict[str, Any] = {"closing": closing._asdict() if closing else None} if wait else {}
-        out.json({**ticket.to_dict(), **waited})
+        out.json({**ticket, **waited})
     elif wait or follow:
         _tell(out, ticket, closing)
     if wait or follow:
         from operator_core.cli.waiting import exit_code
 
-        raise typer.Exit(exit_code(ticket.status))
+        raise typer.Exit(exit_code(TicketStatus(ticket["status"])))
 
 
-def _tell(out: Output, ticket: Ticket, closing: Closing | None) -> None:
+def _tell(out: Output, ticket: dict[str, Any], closing: Closing | None) -> None:
     """How it ended, where everything is, and what a person can do now."""
-    out.line(f"Ticket #{ticket.id} is {ticket.status.value}: {ticket.reason}.")
-    if ticket.status is TicketStatus.WAITING_FOR_INPUT:
+    number = ticket["id"]
+    out.line(f"Ticket #{number} is {ticket['status']}: {ticket['reason']}.")
+    if ticket["status"] == TicketStatus.WAITING_FOR_INPUT:
         if closing and closing.question:
             out.line(closing.question)
-        out.line(f'Answer with `operator reply {ticket.id} "…"`.')
+        out.line(f'Answer with `operator reply {number} "…"`.')
     elif closing and closing.headline:
         out.line(closing.headline)
     if closing and closing.folder:
         out.line(f"Session folder: {closing.folder}")
     if closing and closing.markdown:
         place = f"{closing.folder}/REPORT.md, and " if closing.folder else ""
-        out.line(f"Report: {place}`operator tickets show {ticket.id}`")
+        out.line(f"Report: {place}`operator tickets show {number}`")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from operator_core.cli.context import AsJson, invocation, open_store, run
+from operator_core.cli.context import AsJson, invocation, open_server, open_store, run
 from operator_core.cli.output import Output, plain, seconds
 from operator_core.errors import ConfigError
 from operator_core.model.ticket import Ticket, TicketKind, TicketStatus
 
 if TYPE_CHECKING:
+    from operator_core.api.models import TicketDetail, TicketView
+    from operator_core.client import Client
     from operator_core.config import Settings
     from operator_core.db.tickets import TicketDB
     from operator_core.model.invariant import CheckSpec
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(help="Look at tickets, open them by hand, decide about them.", no_args_is_help=True)
+
+_PAGE = 200
+_OPEN = "is open"
+_OPEN_WITHOUT = "is open; it has no check, so its work cannot be proved"
 
 TicketId = Annotated[int, typer.Argument(metavar="ID", help="Number of the ticket.", show_default=False)]
 
@@ -40,10 +46,11 @@ def list_(
         async with open_store(context) as database:
             return await TicketDB(database).list_tickets(status, kind=kind, limit=limit)
 
-    found = run(work())
+    found: Sequence[Ticket | TicketView]
+    found = run(_listed_there(context, status, kind, limit) if _there(context) else work())
     out = Output()
     if as_json:
-        out.json([ticket.to_dict() for ticket in found])
+        out.json([_document(ticket) for ticket in found])
         return
     rows = [(t.id, _state(t), _kind(t), t.invariant_name, t.occurrence_count, t.last_seen_at, _about(t)) for t in found]
     out.table(("id", "state", "kind", "name", "seen", "last seen", "about"), rows, empty="There are no tickets.")
@@ -56,6 +63,12 @@ def show(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False) -
     That is: the closure report of its newest session, if there is one; then what it is about, what is checked, its
     sessions and everything that happened to it.
     """
+
+    async def ask() -> dict[str, Any]:
+        from operator_core.cli.remote import ticket_data
+
+        async with open_server(context) as server:
+            return ticket_data(await server.ticket(ticket_id))
 
     async def work() -> dict[str, Any]:
         from operator_core.cli.closing import closing_of
@@ -75,7 +88,7 @@ def show(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False) -
             "history": [{"seq": row.seq, "at": row.at, "kind": row.kind, **row.body} for row in history],
         }
 
-    data = run(work())
+    data = run(ask() if _there(context) else work())
     out = Output()
     if as_json:
         out.json(data)
@@ -109,6 +122,23 @@ def open_(
     for value, what in ((name, "name"), (message, "message")):
         if not value.strip():
             raise ConfigError(f"The {what} of a ticket must say something; see `operator tickets open --help`.")
+
+    async def ask() -> TicketDetail:
+        async with open_server(context) as server:
+            return await server.open_incident(
+                name,
+                message,
+                severity=severity,
+                context=about,
+                invariant=invariant,
+                subject=subject,
+                priority=priority,
+            )
+
+    if _there(context):
+        opened = run(ask())
+        _done(opened, _OPEN if opened.check_hash else _OPEN_WITHOUT, as_json)
+        return
     settings = invocation(context).settings
     check = _check_of(settings, subject, invariant)
 
@@ -126,7 +156,7 @@ def open_(
                 key=check.invariant.name if check else None,
             )
 
-    _done(run(work()), "is open" if check else "is open; it has no check, so its work cannot be proved", as_json)
+    _done(run(work()), _OPEN if check else _OPEN_WITHOUT, as_json)
 
 
 @app.command()
@@ -140,7 +170,9 @@ def cancel(
 
     The session of a task ends between two of its phases, unless you say --now; that of an incident ends at once.
     """
-    ticket = _change(context, lambda db: db.cancel_ticket(ticket_id, now=now))
+    ticket = _change(
+        context, lambda db: db.cancel_ticket(ticket_id, now=now), lambda server: server.cancel(ticket_id, now=now)
+    )
     asked = "is stopped now" if now else f"is asked to stop; `operator cancel {ticket_id} --now` does not wait"
     _done(ticket, asked if ticket.status is TicketStatus.RUNNING else "is canceled", as_json)
 
@@ -151,7 +183,7 @@ def hold(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False) -
 
     A session that works on it already goes on.
     """
-    ticket = _change(context, lambda db: db.hold_ticket(ticket_id))
+    ticket = _change(context, lambda db: db.hold_ticket(ticket_id), lambda server: server.hold(ticket_id, True))
     running = ticket.status is TicketStatus.RUNNING
     goes_on = f"is held; the session that works on it goes on, unless you say `operator tickets cancel {ticket_id}`"
     _done(ticket, goes_on if running else "is held", as_json)
@@ -160,7 +192,8 @@ def hold(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False) -
 @app.command()
 def unhold(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False) -> None:
     """Give a held ticket back."""
-    _done(_change(context, lambda db: db.unhold_ticket(ticket_id)), "is not held any more", as_json)
+    ticket = _change(context, lambda db: db.unhold_ticket(ticket_id), lambda server: server.hold(ticket_id, False))
+    _done(ticket, "is not held any more", as_json)
 
 
 @app.command()
@@ -171,29 +204,75 @@ def resolve(
     as_json: AsJson = False,
 ) -> None:
     """Say that it is done; recorded as resolved by hand, not as proved."""
-    _done(_change(context, lambda db: db.resolve_ticket(ticket_id, note=note)), "is resolved by hand", as_json)
+    if _there(context) and not note.strip():
+        raise ConfigError("A server wants to know why; say with --note what was done.")
+    ticket = _change(
+        context, lambda db: db.resolve_ticket(ticket_id, note=note), lambda server: server.resolve(ticket_id, note)
+    )
+    _done(ticket, "is resolved by hand", as_json)
 
 
 @app.command()
 def reopen(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False) -> None:
     """Give a closed or escalated ticket to the workers again."""
-    _done(_change(context, lambda db: db.reopen_ticket(ticket_id)), "is open again", as_json)
+    ticket = _change(context, lambda db: db.reopen_ticket(ticket_id), lambda server: server.reopen(ticket_id))
+    _done(ticket, "is open again", as_json)
 
 
-def _change(context: typer.Context, change: Callable[[TicketDB], Awaitable[Ticket]]) -> Ticket:
+def _there(context: typer.Context) -> bool:
+    """Whether a server is asked."""
+    return invocation(context).server is not None
+
+
+async def _listed_there(
+    context: typer.Context, status: TicketStatus | None, kind: TicketKind | None, limit: int
+) -> list[TicketView]:
+    found: list[TicketView] = []
+    cursor: str | None = None
+    async with open_server(context) as server:
+        while len(found) < limit:
+            states = [status.value] if status else []
+            page = await server.tickets(
+                status=states, kind=kind and kind.value, limit=min(_PAGE, limit - len(found)), cursor=cursor
+            )
+            found += page.items
+            cursor = page.next
+            if cursor is None:
+                break
+    return found
+
+
+def _change(
+    context: typer.Context,
+    change: Callable[[TicketDB], Awaitable[Ticket]],
+    ask: Callable[[Client], Awaitable[TicketDetail]],
+) -> Ticket | TicketDetail:
+    """Decide about a ticket, in the store or on the server."""
+
+    async def there() -> TicketDetail:
+        async with open_server(context) as server:
+            return await ask(server)
+
     async def work() -> Ticket:
         from operator_core.db.tickets import TicketDB
 
         async with open_store(context) as database:
             return await change(TicketDB(database))
 
-    return run(work())
+    return run(there()) if _there(context) else run(work())
 
 
-def _done(ticket: Ticket, what: str, as_json: bool) -> None:
+def _document(ticket: Ticket | TicketView) -> dict[str, Any]:
+    from operator_core.cli.remote import plain_data
+
+    document: dict[str, Any] = ticket.to_dict() if isinstance(ticket, Ticket) else plain_data(ticket)
+    return document
+
+
+def _done(ticket: Ticket | TicketDetail, what: str, as_json: bool) -> None:
     out = Output()
     if as_json:
-        out.json(ticket.to_dict())
+        out.json(_document(ticket))
     else:
         out.line(f"Ticket #{ticket.id} {what}.")
 
@@ -213,7 +292,7 @@ def _check_of(settings: Settings, subject: str | None, invariant: str | None) ->
     raise ConfigError(f"There is no invariant {invariant!r}{of}; `operator config show` lists what is configured.")
 
 
-def _state(ticket: Ticket) -> str:
+def _state(ticket: Ticket | TicketView) -> str:
     state = ticket.status.value
     if ticket.reason and ticket.reason != state:
         state += f": {ticket.reason}"
@@ -223,14 +302,16 @@ def _state(ticket: Ticket) -> str:
     return f"{state} ({', '.join(notes)})" if notes else state
 
 
-def _kind(ticket: Ticket) -> str:
+def _kind(ticket: Ticket | TicketView) -> str:
     return "task" if ticket.kind is TicketKind.TASK else ticket.severity
 
 
-def _about(ticket: Ticket) -> str:
-    """What an incident says; of a task, whose name says that already, how it is judged."""
+def _about(ticket: Ticket | TicketView) -> str:
+    """What an incident says; of a task, whose name says that already, how it is judged, or what it does."""
     if ticket.kind is not TicketKind.TASK:
         return ticket.message
+    if not isinstance(ticket, Ticket):
+        return ticket.doing or ticket.message
     spec = ticket.check_spec or {}
     checks = [check["command"] for check in spec.get("checks", ())]
     place = (spec.get("source") or {}).get("location")

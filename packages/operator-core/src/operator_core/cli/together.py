@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from operator_core.agent_lab.engine import Engine
+from operator_core.cli.until import until_one_ends
 from operator_core.config import Settings
 from operator_core.db.engine import Database
 from operator_core.db.tickets import TicketDB
@@ -19,22 +18,7 @@ from operator_core.work.session import Conclusion
 from operator_core.work.sources import attach_sources, work_beside
 from operator_core.work.worker import Worker
 
-__all__ = ["monitor_lines", "serve_together", "until_signal", "watch"]
-
-
-def until_signal() -> asyncio.Event:
-    """An event that SIGINT and SIGTERM set; a second SIGINT ends the process the hard way."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def first() -> None:
-        stop.set()
-        loop.remove_signal_handler(signal.SIGINT)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    loop.add_signal_handler(signal.SIGINT, first)
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
-    return stop
+__all__ = ["monitor_lines", "serve_together", "watch"]
 
 
 async def serve_together(
@@ -64,25 +48,12 @@ async def serve_together(
     loops = build_loops(settings, TicketDB(database), on_cycle=heard, interval_s=interval_s)
     worker = Worker(settings, database, engine, say=say, on_conclusion=on_conclusion, look_with_checker=Recheck().look)
     say(f"Watching {len(settings.subject)} subject(s) and working on tickets; Ctrl-C ends both.")
-    await work_beside(sources, stop, lambda: _until_one_ends(stop, [watch(loops, stop), worker.run(stop)]))
+    await work_beside(sources, stop, lambda: until_one_ends(stop, [watch(loops, stop), worker.run(stop)]))
 
 
 async def watch(loops: Sequence[MonitorLoop], stop: asyncio.Event) -> None:
     """Run all loops until ``stop`` is set."""
-    await _until_one_ends(stop, [loop.run(stop) for loop in loops])
-
-
-async def _until_one_ends(stop: asyncio.Event, works: Sequence[Any]) -> None:
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-    finally:
-        # In good order: sessions finish their command, and what is claimed is given back.
-        stop.set()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
+    await until_one_ends(stop, [loop.run(stop) for loop in loops])
 
 
 def monitor_lines(say: Callable[[str], None], *, every: bool = False) -> Callable[[CycleReport], None]:

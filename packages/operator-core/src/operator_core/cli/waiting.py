@@ -11,16 +11,19 @@ from operator_core.errors import OperatorError
 from operator_core.model.ticket import Ticket, TicketStatus
 
 if TYPE_CHECKING:
+    from operator_core.api.models import TicketDetail
+    from operator_core.cli.remote import ServerJournal
+    from operator_core.client import Client
     from operator_core.config import Settings
     from operator_core.db.audit_log import AuditLogDB
     from operator_core.db.engine import Database
 
-__all__ = ["exit_code", "wait_for"]
+__all__ = ["ENDS", "Live", "exit_code", "wait_for", "wait_there"]
 
 _LOOK_S = 0.5
-_ENDS = frozenset(
-    {TicketStatus.RESOLVED, TicketStatus.ESCALATED, TicketStatus.CANCELED, TicketStatus.WAITING_FOR_INPUT}
-)
+_LOOK_THERE_S = 1.0
+ENDS = frozenset({TicketStatus.RESOLVED, TicketStatus.ESCALATED, TicketStatus.CANCELED, TicketStatus.WAITING_FOR_INPUT})
+"""States in which there is nothing to wait for."""
 _WAITS_FOR_INPUT = 3
 
 
@@ -46,12 +49,12 @@ async def wait_for(
         OperatorError: Nobody can work on it.
     """
     from operator_core.cli.people import nobody_works
-    from operator_core.cli.together import until_signal
+    from operator_core.cli.until import until_signal
     from operator_core.db.audit_log import AuditLogDB
     from operator_core.db.tickets import TicketDB
     from operator_core.db.wakeup import Wakeup
 
-    tickets, journal = TicketDB(database), _Live(AuditLogDB(database), out)
+    tickets, journal = TicketDB(database), Live(AuditLogDB(database), out)
     stop, enough = until_signal(), asyncio.Event()
     helper: asyncio.Task[None] | None = None
     told = ""
@@ -62,7 +65,7 @@ async def wait_for(
                 ticket = await tickets.get_ticket(ticket_id)
                 if follow:
                     await journal.show(ticket_id)
-                if ticket.status in _ENDS:
+                if ticket.status in ENDS:
                     return ticket
                 if stop.is_set():
                     return None
@@ -87,6 +90,38 @@ async def wait_for(
         enough.set()
         if helper is not None:
             await asyncio.gather(helper, return_exceptions=True)
+
+
+async def wait_there(
+    client: Client, ticket_id: int, out: Output, *, follow: bool, say: Callable[[str], None]
+) -> TicketDetail | None:
+    """As :func:`wait_for`, on a server; nothing is worked on here."""
+    from operator_core.cli.remote import ServerJournal, nobody_works_there
+    from operator_core.cli.until import until_signal
+
+    journal, stop, told = Live(ServerJournal(client), out), until_signal(), ""
+    try:
+        while True:
+            # The state is read before the journal, so that its last lines are not missed.
+            ticket = await client.ticket(ticket_id)
+            if follow:
+                await journal.show(ticket_id)
+            if ticket.status in ENDS:
+                return ticket
+            if stop.is_set():
+                return None
+            line = await nobody_works_there(client, ticket.pinned_to) or "A worker that is running works on it."
+            if line != told:
+                say(line)
+                told = line
+            out.working(None if follow else f"Ticket #{ticket_id} is {ticket.status.value} …")
+            try:
+                async with asyncio.timeout(_LOOK_THERE_S):
+                    await stop.wait()
+            except TimeoutError:
+                continue
+    finally:
+        out.working(None)
 
 
 async def _first(wakeup: object, stop: asyncio.Event, helper: asyncio.Task[None] | None) -> None:
@@ -125,10 +160,10 @@ async def _work_here(settings: Settings, enough: asyncio.Event) -> None:
         await engine.close()
 
 
-class _Live:
+class Live:
     """Prints what the newest session of a ticket writes, each line once."""
 
-    def __init__(self, audit: AuditLogDB, out: Output) -> None:
+    def __init__(self, audit: AuditLogDB | ServerJournal, out: Output) -> None:
         self._audit = audit
         self._out = out
         self._session = ""
@@ -136,6 +171,7 @@ class _Live:
         self._phase: str | None = None
 
     async def show(self, ticket_id: int) -> None:
+        """Print what is new."""
         from operator_core.cli.journal_view import entry_lines
 
         newest = await self._audit.sessions(limit=1, ticket_id=ticket_id)

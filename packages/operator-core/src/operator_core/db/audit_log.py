@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Integer, Text, bindparam, insert, select, union_all, update
 from sqlalchemy.engine import Row
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import Insert, ReturningInsert
 
 from operator_core import clock
@@ -250,13 +251,18 @@ class AuditLogDB(StoreClient):
         )
         return [{**row._mapping, "tool_params": _load(row.tool_params)} for row in rows]
 
-    async def entries(self, session_id: str, *, after: int = -1, kinds: Collection[str] | None = None) -> list[Entry]:
+    async def entries(
+        self, session_id: str, *, after: int = -1, kinds: Collection[str] | None = None, limit: int | None = None
+    ) -> list[Entry]:
         """The journal of a session from the entry behind ``after`` (a sequence number) on.
 
         Args:
             kinds: Only entries of these kinds; None: all.
+            limit: At most so many; None: all.
         """
         statement = _ENTRIES if kinds is None else _ENTRIES.where(agent_log_entries.c.entry_type.in_(kinds))
+        if limit is not None:
+            statement = statement.limit(limit)
         return [_entry(r) for r in await self.database.fetch(statement, session=session_id, after=after)]
 
     async def session(self, session_id: str) -> SessionInfo:
@@ -432,6 +438,33 @@ class Journal:
         if not await self.audit.database.fetch(_STILL_OURS, ticket=claim.ticket_id, own_fence=claim.fence):
             raise Fenced
         self._held_at = clock.monotonic()
+
+    async def append_with(self, act: Callable[[AsyncConnection, Row[Any]], Awaitable[Sequence[Draft]]]) -> list[Draft]:
+        """Change the store and journal it in one transaction under the fence: both or neither.
+
+        Args:
+            act: Given the transaction and the locked row of the ticket; returns what to journal.
+
+        Returns:
+            What was journaled.
+
+        Raises:
+            Fenced: Somebody else owns the ticket now; nothing was written.
+        """
+        assert self.claim is not None
+        database = self.audit.database
+        async with self._lock:
+            rows: list[dict[str, Any]] = []
+            async with database.begin() as c:
+                drafts = list(await act(c, await WorkQueue(database).hold_in(c, self.claim)))
+                named = [d if d.phase or not self.phase else _with_phase(d, self.phase) for d in drafts]
+                if named:
+                    rows = self.audit._rows(self.session_id, named, self._seq, self._head, self.claim.fence)
+                    await c.execute(insert(agent_log_entries), rows)
+            if rows:
+                self._seq += len(rows)
+                self._head = rows[-1]["hash"]
+        return drafts
 
     async def drain(self) -> tuple[list[Message], int]:
         """Move the inbox into the journal, each message exactly once.

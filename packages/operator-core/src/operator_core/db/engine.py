@@ -27,7 +27,7 @@ from operator_core.db.schema import SCHEMA_REVISION
 from operator_core.errors import ConfigError, SchemaMismatch, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 from operator_core.redaction import Redactor
 
-__all__ = ["Database", "parse_url", "safe_url"]
+__all__ = ["Database", "parse_url", "safe_url", "sqlite_reader"]
 
 _READERS = 3
 _BUSY_MS = 30_000
@@ -254,6 +254,13 @@ class Database:
         )
         _tune(engine.sync_engine, writes=writes)
         return engine
+
+
+def sqlite_reader(url: URL) -> Engine:
+    """An engine for reading an SQLite file outside of asyncio, in a thread of the caller's; dispose of it."""
+    engine = create_engine(url.set(drivername="sqlite"), pool_size=1, max_overflow=0)
+    _tune(engine, writes=False)
+    return engine
 
 
 _UPGRADES: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()

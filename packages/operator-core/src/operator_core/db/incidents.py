@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import Boolean, Text, bindparam, insert, select, update
+from sqlalchemy import Boolean, Integer, Text, bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from operator_core import clock
-from operator_core.db import ledger
+from operator_core.db import ledger, samples
 from operator_core.db.schema import monitor_states, tickets
 from operator_core.db.ticket_rows import INSERT, ROW, TicketRows, as_json, ticket_of
 from operator_core.errors import StoreError
@@ -25,14 +27,14 @@ from operator_core.model.ticket import (
     make_violation_key,
 )
 
-__all__ = ["Incidents"]
+__all__ = ["Incidents", "Recorded"]
 
 _CLOSED = [s.value for s in TERMINAL]
 _RECUR = (
     update(tickets)
     .where(tickets.c.violation_key == bindparam("key"), tickets.c.status.not_in(_CLOSED))
     .values(
-        occurrence_count=tickets.c.occurrence_count + 1,
+        occurrence_count=tickets.c.occurrence_count + bindparam("more", type_=Integer),
         message=bindparam("new_message", type_=Text),
         severity=bindparam("new_severity", type_=Text),
         last_seen_at=bindparam("seen", type_=Text),
@@ -55,6 +57,18 @@ _CLEARABLE = select(*ROW).where(
     tickets.c.held.is_(False),
     tickets.c.session_id.is_(None),
 )
+
+
+class Recorded(NamedTuple):
+    """What became of a violation.
+
+    Attributes:
+        what: ``opened`` or ``reopened``; ``counted``, an open ticket has one more occurrence; ``seen``, it was known
+            already; ``stands``, what was decided about this very episode stands.
+    """
+
+    ticket: Ticket
+    what: Literal["opened", "reopened", "counted", "seen", "stands"]
 
 
 class Incidents(TicketRows):
@@ -81,29 +95,53 @@ class Incidents(TicketRows):
             metric_snapshot: The observation that fired; kept from the first time.
             check: The invariant, frozen into the ticket; what a repair is verified against.
         """
-        key = make_violation_key(violation)
-        check_hash = check.digest if check else None
-        fingerprint = violation.fingerprint or f"{key}|{violation.severity}|{check_hash or ''}"
         for _ in range(8):
             try:
-                return await self._record(
-                    violation, key, fingerprint, metric_snapshot, batch_key, subject_context, check, flapping
-                )
+                async with self.database.begin() as c:
+                    recorded = await self.record_in(
+                        c,
+                        violation,
+                        metric_snapshot,
+                        batch_key,
+                        subject_context,
+                        check=check,
+                        flapping=flapping,
+                    )
+                    return recorded.ticket
             except IntegrityError:
                 continue  # another monitor opened it between our look and our insert
-        raise StoreError(f"The ticket for {key} cannot be written; another process keeps changing it, try again.")
+        raise StoreError(
+            f"The ticket for {make_violation_key(violation)} cannot be written; another process keeps changing it, "
+            "try again."
+        )
 
-    async def _record(
+    async def record_in(
         self,
+        c: AsyncConnection,
         violation: InvariantViolation,
-        key: str,
-        fingerprint: str,
-        metric_snapshot: dict[str, Any] | None,
-        batch_key: str | None,
-        subject_context: str | None,
-        check: CheckSpec | None,
-        flapping: bool,
-    ) -> Ticket:
+        metric_snapshot: dict[str, Any] | None = None,
+        batch_key: str | None = None,
+        subject_context: str | None = None,
+        *,
+        check: CheckSpec | None = None,
+        flapping: bool = False,
+        again: bool = True,
+        labels: Mapping[str, str] | None = None,
+        priority: int = 0,
+        actor: str = "monitor",
+    ) -> Recorded:
+        """As :meth:`create_or_update_ticket`, in the caller's transaction.
+
+        Args:
+            again: Whether this is another occurrence. A repeated message about one that is known counts nothing, and
+                reopens nothing that was resolved meanwhile: while the watch period lasts it may be old news.
+            labels: Kept from the first time, like ``priority``.
+
+        Raises:
+            IntegrityError: Another process has just opened a ticket with this key; begin the transaction again.
+        """
+        key = make_violation_key(violation)
+        fingerprint = violation.fingerprint or f"{key}|{violation.severity}|{check.digest if check else ''}"
         now = clock.now()
         clean = self.database.redactor
         common = {
@@ -113,76 +151,82 @@ class Incidents(TicketRows):
             "batch_key": batch_key,
             "flapping": flapping,
         }
-        async with self.database.begin() as c:
-            found = (
-                await c.execute(
-                    _RECUR,
-                    {
-                        "key": key,
-                        "new_message": common["message"],
-                        "new_severity": violation.severity,
-                        "seen": common["last_seen_at"],
-                        "batch": batch_key,
-                        "new_flapping": flapping,
-                        "now": clock.iso(now),
-                    },
-                )
-            ).first()
-            if found is not None:
-                ticket = ticket_of(found)
-                if ticket.status is TicketStatus.ESCALATED and ticket.fingerprint != fingerprint:
-                    return await self._move(
-                        c, ticket, TicketStatus.OPEN, Reason.NEW_FINGERPRINT, "monitor", fingerprint=fingerprint
-                    )
-                return ticket
-            row = (await c.execute(_NEWEST_CLOSED, {"key": key})).first()
-            closed = ticket_of(row) if row is not None else None
-            if closed is not None and _decided_by_hand(closed, violation):
-                return closed
-            if closed is not None and _is_watched(closed, now):
-                return await self._move(
-                    c,
-                    closed,
-                    TicketStatus.OPEN,
-                    Reason.RECURRED,
-                    "monitor",
-                    reopened_from=closed.session_id or closed.reopened_from,
-                    reopen_count=closed.reopen_count + 1,
-                    occurrence_count=closed.occurrence_count + 1,
-                    **common,
-                )
-            row = (
-                await c.execute(
-                    INSERT,
-                    {
-                        **common,
-                        "violation_key": key,
-                        "invariant_name": violation.invariant_name,
-                        "store_id": violation.store_id,
-                        "first_seen_at": clock.iso(violation.first_seen),
-                        "metric_snapshot": as_json(clean.tree(metric_snapshot)),
-                        "subject_context": clean.column(subject_context) if subject_context else None,
-                        "fingerprint": fingerprint,
-                        "check_spec": as_json(check.model_dump(mode="json")) if check else None,
-                        "check_hash": check.digest if check else None,
-                        "created_at": clock.iso(now),
-                        "updated_at": clock.iso(now),
-                    },
-                )
-            ).one()
-            await ledger.append(
-                self.database,
-                c,
-                "transition",
-                ticket_id=row.id,
-                old=None,
-                new="open",
-                reason=Reason.VIOLATION.value,
-                actor="monitor",
-                detail=common["message"],
+        found = (
+            await c.execute(
+                _RECUR,
+                {
+                    "key": key,
+                    "new_message": common["message"],
+                    "new_severity": violation.severity,
+                    "seen": common["last_seen_at"],
+                    "batch": batch_key,
+                    "new_flapping": flapping,
+                    "now": clock.iso(now),
+                    "more": int(again),
+                },
             )
-            await self.database.notify(c)
-            return ticket_of(row)
+        ).first()
+        if found is not None:
+            ticket = ticket_of(found)
+            if ticket.status is TicketStatus.ESCALATED and ticket.fingerprint != fingerprint:
+                moved = await self._move(
+                    c, ticket, TicketStatus.OPEN, Reason.NEW_FINGERPRINT, actor, fingerprint=fingerprint
+                )
+                return Recorded(moved, "reopened")
+            return Recorded(ticket, "counted" if again else "seen")
+        row = (await c.execute(_NEWEST_CLOSED, {"key": key})).first()
+        closed = ticket_of(row) if row is not None else None
+        if closed is not None and _decided_by_hand(closed, violation):
+            return Recorded(closed, "stands")
+        if closed is not None and _is_watched(closed, now):
+            if not again:
+                return Recorded(closed, "stands")
+            moved = await self._move(
+                c,
+                closed,
+                TicketStatus.OPEN,
+                Reason.RECURRED,
+                actor,
+                reopened_from=closed.session_id or closed.reopened_from,
+                reopen_count=closed.reopen_count + 1,
+                occurrence_count=closed.occurrence_count + 1,
+                **common,
+            )
+            return Recorded(moved, "reopened")
+        row = (
+            await c.execute(
+                INSERT,
+                {
+                    **common,
+                    "violation_key": key,
+                    "invariant_name": violation.invariant_name,
+                    "store_id": violation.store_id,
+                    "first_seen_at": clock.iso(violation.first_seen),
+                    "metric_snapshot": as_json(clean.tree(metric_snapshot)),
+                    "subject_context": clean.column(subject_context) if subject_context else None,
+                    "fingerprint": fingerprint,
+                    "check_spec": as_json(check.model_dump(mode="json")) if check else None,
+                    "check_hash": check.digest if check else None,
+                    "priority": priority,
+                    "labels": as_json(clean.tree(dict(labels))) if labels else None,
+                    "created_at": clock.iso(now),
+                    "updated_at": clock.iso(now),
+                },
+            )
+        ).one()
+        await ledger.append(
+            self.database,
+            c,
+            "transition",
+            ticket_id=row.id,
+            old=None,
+            new="open",
+            reason=Reason.VIOLATION.value,
+            actor=actor,
+            detail=common["message"],
+        )
+        await self.database.notify(c)
+        return Recorded(ticket_of(row), "opened")
 
     async def auto_resolve_cleared(
         self,
@@ -229,7 +273,7 @@ class Incidents(TicketRows):
         }
 
     async def save_monitor_states(self, states: list[MonitorState]) -> None:
-        """Remember these; others stay as they are."""
+        """Remember these, and that there was a look at each; others stay as they are."""
         for _ in range(8):
             try:
                 return await self._save_states(states)
@@ -256,6 +300,7 @@ class Incidents(TicketRows):
                 )
                 if done.first() is None:
                     await c.execute(insert(monitor_states).values(violation_key=state.violation_key, **values))
+            await samples.add_looks(self.database, c, states)
 
 
 def _decided_by_hand(closed: Ticket, violation: InvariantViolation) -> bool:

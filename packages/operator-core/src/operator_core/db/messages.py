@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from operator_core.model.ticket import TERMINAL, Ticket, TicketStatus
+from operator_core.model.ticket import TERMINAL, Reason, Ticket, TicketStatus
 
 __all__ = ["why_not_answered", "why_not_heard", "why_not_steered"]
 
@@ -20,7 +20,7 @@ def why_not_heard(ticket: Ticket) -> str | None:
 def why_not_answered(ticket: Ticket) -> str | None:
     """Why it is no answer that the ticket needs."""
     if ticket.status is TicketStatus.WAITING_FOR_INPUT:
-        return None
+        return _needs_approval(ticket)
     return (
         why_not_heard(ticket)
         or _not_begun(ticket)
@@ -32,8 +32,20 @@ def why_not_answered(ticket: Ticket) -> str | None:
 def why_not_steered(ticket: Ticket) -> str | None:
     """Why its session cannot be told something in passing."""
     if ticket.status is TicketStatus.WAITING_FOR_INPUT:
-        return f"Ticket #{ticket.id} waits for an answer; give it with `operator reply {ticket.id}`."
+        return (
+            _needs_approval(ticket)
+            or f"Ticket #{ticket.id} waits for an answer; give it with `operator reply {ticket.id}`."
+        )
     return why_not_heard(ticket) or _not_begun(ticket)
+
+
+def _needs_approval(ticket: Ticket) -> str | None:
+    if ticket.reason != Reason.NEEDS_APPROVAL:
+        return None
+    return (
+        f"Ticket #{ticket.id} waits for a word on one call, not for an answer; see it with `operator approvals list`, "
+        "and say what you want to say with `operator approvals deny ID --note TEXT`."
+    )
 
 
 def _not_begun(ticket: Ticket) -> str | None:

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from sqlalchemy import CTE, BigInteger, Integer, Text, and_, bindparam, case, delete, func, insert, or_, select, update
+from sqlalchemy.engine import Row
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
@@ -108,10 +109,16 @@ _claimable = and_(
     # A monitor that cannot see is for a person to mend: nothing could prove an agent's repair of it.
     _candidate.c.invariant_name != MONITOR_BLIND,
 )
-_ANY_READY = select(_candidate.c.id).where(_claimable).limit(1)
+_takes = ~(
+    select(workers.c.id)
+    .where(workers.c.id == bindparam("worker", type_=Text), workers.c.draining)
+    .correlate(None)
+    .exists()
+)
+_ANY_READY = select(_candidate.c.id).where(_claimable, _takes).limit(1)
 _pick = (
     select(_candidate.c.id)
-    .where(_claimable)
+    .where(_claimable, _takes)
     .order_by(_candidate.c.priority.desc(), _candidate.c.id)
     .limit(bindparam("n", type_=Integer))
     .with_for_update(skip_locked=True)
@@ -138,13 +145,13 @@ _overdue = and_(
 )
 _queued = and_(_candidate.c.status == "queued", _candidate.c.held.is_(False), _candidate.c.pinned_to == _own_name)
 _ANY_OVERDUE = select(_candidate.c.id).where(_overdue).limit(1)
-_ANY_QUEUED = select(_candidate.c.id).where(_queued).limit(1)
+_ANY_QUEUED = select(_candidate.c.id).where(_queued, _takes).limit(1)
 _COUNT_PROMOTED = select(func.count()).select_from(_candidate).where(_is_promoted)
 _busy_pick = select(_candidate.c.id).where(_overdue).with_for_update(skip_locked=True).cte("pick")
 # Nothing locked is passed over here: it must be exactly the oldest.
 _next_pick = (
     select(_candidate.c.id)
-    .where(_queued)
+    .where(_queued, _takes)
     .order_by(_candidate.c.priority.desc(), _candidate.c.id)
     .limit(bindparam("n", type_=Integer))
     .with_for_update()
@@ -165,7 +172,7 @@ _QUEUE_BUSY = _shift(_busy_pick, TicketStatus.QUEUED, Reason.QUEUED)
 _PROMOTE = _shift(_next_pick, TicketStatus.OPEN, Reason.PROMOTED)
 _LIVING = (
     select(workers.c.id, workers.c.name, workers.c.host, workers.c.pid)
-    .where(workers.c.lease_until >= _NOW)
+    .where(workers.c.lease_until >= _NOW, workers.c.draining.is_(False))
     .order_by(workers.c.started_at, workers.c.id)
 )
 _TAKEN = (
@@ -219,7 +226,7 @@ _PARK = (
     .where(_mine)
     .values(
         status="waiting_for_input",
-        reason=Reason.ASKED_A_PERSON.value,
+        reason=bindparam("why", type_=Text),
         owner=None,
         run_at=_NOW + bindparam("wait_ms", type_=BigInteger),
         updated_at=bindparam("now", type_=Text),
@@ -244,13 +251,15 @@ class WorkQueue:
 
     # ---- a worker process
 
-    async def register(self, worker: str, lease_s: float, name: str = "") -> None:
+    async def register(self, worker: str, lease_s: float, name: str = "", concurrency: int = 0) -> None:
         """Announce one incarnation of a worker; its lease runs from now.
 
         Args:
             name: What tickets are pinned to (`[worker] name`); several processes may share one.
+            concurrency: How many tickets it works on at once; 0: it does not say.
         """
         row = {"id": worker, "host": socket.gethostname(), "pid": os.getpid(), "started_at": clock.iso(), "name": name}
+        row["concurrency"] = concurrency
         async with self.database.begin() as c:
             await c.execute(_REGISTER, {**row, "ttl": int(lease_s * 1000)})
 
@@ -279,13 +288,15 @@ class WorkQueue:
     async def claim(self, worker: str, n: int = 1, name: str = "") -> list[Claim]:
         """Take up to ``n`` tickets, highest priority first, then oldest; each goes to exactly one worker.
 
+        A worker that is draining gets none.
+
         Args:
             name: Of tickets that are pinned, only those pinned to this name are taken.
 
         Raises:
             Fenced: This worker was declared dead.
         """
-        if not await self.database.fetch(_ANY_READY, own_name=name):
+        if not await self.database.fetch(_ANY_READY, own_name=name, worker=worker):
             return []
         values = {"worker": worker, "n": n, "own_name": name, "now": clock.iso()}
         try:
@@ -316,22 +327,23 @@ class WorkQueue:
                 await self._record(c, row.id, row.session_id, move)
             return len(rows)
 
-    async def promote(self, name: str, n: int = 1) -> int:
+    async def promote(self, name: str, n: int = 1, *, worker: str = "") -> int:
         """Make room for the next ones that wait for this worker: highest priority first, then oldest (row B-013).
 
         Args:
             n: Free slots. Those that were promoted and are not claimed yet fill them first.
+            worker: The incarnation that has them; while it is draining it makes no room.
 
         Returns:
             How many became ``open``.
         """
-        if n <= 0 or not await self.database.fetch(_ANY_QUEUED, own_name=name):
+        if n <= 0 or not await self.database.fetch(_ANY_QUEUED, own_name=name, worker=worker):
             return 0
         async with self.database.begin() as c:
             n -= (await c.execute(_COUNT_PROMOTED, {"own_name": name})).scalar_one()
             if n <= 0:
                 return 0
-            rows = (await c.execute(_PROMOTE, {"own_name": name, "n": n, "now": clock.iso()})).all()
+            rows = (await c.execute(_PROMOTE, {"own_name": name, "n": n, "worker": worker, "now": clock.iso()})).all()
             for row in rows:
                 move = _Move("queued", "open", Reason.PROMOTED.value, f"worker:{name}")
                 await self._record(c, row.id, row.session_id, move)
@@ -525,9 +537,27 @@ class WorkQueue:
             # Only under the lock, which every sender takes first, does an empty inbox mean anything.
             if (await c.execute(_LETTERS, {"ticket": claim.ticket_id})).first() is not None:
                 return False
-            await c.execute(_PARK, {**ours, "wait_ms": wait_ms, "now": clock.iso()})
-            await self._leave(c, claim, row.session_id, TicketStatus.WAITING_FOR_INPUT, Reason.ASKED_A_PERSON)
+            await self.rest_in(c, claim, row.session_id, Reason.ASKED_A_PERSON, wait_ms)
             return True
+
+    async def hold_in(self, c: AsyncConnection, claim: Claim) -> Row[Any]:
+        """Lock the ticket of a claim in the caller's transaction; its row.
+
+        Raises:
+            Fenced: Somebody else owns the ticket, or nobody does.
+        """
+        row = (await c.execute(_LOCK_MINE, {"ticket": claim.ticket_id, "own_fence": claim.fence})).first()
+        if row is None:
+            raise Fenced
+        return row
+
+    async def rest_in(
+        self, c: AsyncConnection, claim: Claim, session_id: str | None, reason: Reason, wait_ms: int
+    ) -> None:
+        """Let a ticket wait for a person, in the caller's transaction, which has locked it."""
+        ours = {"ticket": claim.ticket_id, "own_fence": claim.fence, "why": reason.value}
+        await c.execute(_PARK, {**ours, "wait_ms": wait_ms, "now": clock.iso()})
+        await self._leave(c, claim, session_id, TicketStatus.WAITING_FOR_INPUT, reason)
 
     async def has_letters(self, claim: Claim) -> bool:
         """Whether somebody said something that the session has not taken yet."""

@@ -20,7 +20,8 @@ from operator_core import clock
 from operator_core.db import ledger as ledger_chain
 from operator_core.db.engine import Database
 from operator_core.db.integrity import blob_digests, tombstone_signature
-from operator_core.db.schema import agent_log_entries, agent_sessions, blob_chunks, ledger, tickets
+from operator_core.db.schema import agent_log_entries, agent_sessions, approvals, blob_chunks, ledger, tickets
+from operator_core.db.usage import UsageTotals
 from operator_core.errors import ConfigError, StoreError
 from operator_core.model.ticket import TERMINAL
 
@@ -74,6 +75,7 @@ _IS_BURIED = select(ledger.c.seq).where(
 _METAS = select(agent_log_entries.c.meta).where(
     agent_log_entries.c.session_id == bindparam("session", type_=Text), agent_log_entries.c.meta.contains('_blob"')
 )
+_FORGET_QUESTIONS = delete(approvals).where(approvals.c.session_id == bindparam("session", type_=Text))
 _FORGET = delete(agent_log_entries).where(agent_log_entries.c.session_id == bindparam("session", type_=Text))
 _TOMBSTONES = (
     select(ledger.c.seq, ledger.c.body)
@@ -133,6 +135,8 @@ async def prune(
     gone: list[str] = []
     entries = 0
     if doomed:
+        # What was spent is known from the journals alone until it is counted.
+        await UsageTotals(database).catch_up()
         key = create_key(state_dir)
         for row in doomed:
             deleted = await _bury(database, row.session_id, rule, key)
@@ -222,6 +226,9 @@ async def _bury(database: Database, session_id: str, rule: dict[str, Any], key: 
             database, c, "tombstone", ticket_id=session.ticket_id, session_id=session_id, **body, signature=signature
         )
         await c.execute(_FORGET, {"session": session_id})
+        await c.execute(
+            _FORGET_QUESTIONS, {"session": session_id}
+        )  # they quote the journal; the answers are in the ledger
         return int(session.head_seq) + 1
 
 

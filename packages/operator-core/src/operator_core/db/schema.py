@@ -231,6 +231,14 @@ Index(
     agent_log_entries.c.entry_type,
     agent_log_entries.c.seq,
 )
+_FAILED = agent_log_entries.c.exit_code != 0
+Index(
+    "idx_agent_log_entries_failed",
+    agent_log_entries.c.session_id,
+    agent_log_entries.c.seq,
+    sqlite_where=_FAILED,
+    postgresql_where=_FAILED,
+)
 
 blob_chunks = Table(
     "blob_chunks",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sqlalchemy import Integer, Text, bindparam, insert, select, update
+from sqlalchemy import Integer, Text, bindparam, delete, insert, select, update
 from sqlalchemy.engine import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -13,7 +13,7 @@ from operator_core import clock
 from operator_core.db import ledger
 from operator_core.db.client import StoreClient
 from operator_core.db.engine import Database
-from operator_core.db.schema import agent_sessions, tickets
+from operator_core.db.schema import agent_sessions, live_output, tickets
 from operator_core.errors import NotFound
 from operator_core.model.entry import stored_json
 from operator_core.model.ticket import Reason, Ticket, TicketKind, TicketStatus, check_transition
@@ -37,6 +37,9 @@ _CLOSE_SESSION = (
     )
     .returning(agent_sessions.c.ticket_id, agent_sessions.c.head_seq, agent_sessions.c.head_hash)
 )
+
+# Only a worker that was killed while a command ran leaves some.
+_NO_OUTPUT = delete(live_output).where(live_output.c.session_id == bindparam("session", type_=Text))
 
 
 def ticket_of(row: Row[Any]) -> Ticket:
@@ -113,6 +116,7 @@ async def close_session_row(database: Database, c: AsyncConnection, session_id: 
     ).first()
     if row is None:
         return False
+    await c.execute(_NO_OUTPUT, {"session": session_id})
     await ledger.append(
         database,
         c,

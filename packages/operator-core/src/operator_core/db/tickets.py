@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from operator_core import clock
 from operator_core.db import ledger
+from operator_core.db.idempotency import Keys
 from operator_core.db.incidents import Incidents
 from operator_core.db.links import Links
 from operator_core.db.messages import why_not_answered, why_not_heard, why_not_steered
@@ -75,11 +76,13 @@ class TicketDB(Incidents):
         key: str | None = None,
         labels: Mapping[str, str] | None = None,
         actor: str = "person",
+        link: tuple[str, str] | None = None,
     ) -> Ticket:
         """Open a ticket by hand. Without a check its work can be done but never proved.
 
         Args:
             key: Violation key; None: one of its own, so that it is never merged with another ticket.
+            link: As of :meth:`submit_task`.
 
         Raises:
             TransitionRefused: A ticket with that key is open already.
@@ -104,7 +107,12 @@ class TicketDB(Incidents):
         }
         try:
             async with self.database.begin() as c:
+                linked = None if link is None else await self._ticket_of_link(c, link)
+                if linked is not None:
+                    return linked
                 row = (await c.execute(INSERT, values)).one()
+                if link is not None:
+                    await Links(self.database).tie(c, *link, row.id)
                 await ledger.append(
                     self.database, c, "transition", ticket_id=row.id, old=None, new="open", reason="opened", actor=actor
                 )
@@ -121,6 +129,7 @@ class TicketDB(Incidents):
         *,
         priority: int = 0,
         pinned_to: str | None = None,
+        labels: Mapping[str, str] | None = None,
         actor: str = "person",
         link: tuple[str, str] | None = None,
     ) -> Ticket:
@@ -135,6 +144,26 @@ class TicketDB(Incidents):
         Raises:
             ConfigError: Something in the spec looks like a secret, which is never stored.
         """
+        async with self.database.begin() as c:
+            linked = None if link is None else await self._ticket_of_link(c, link)
+            if linked is not None:
+                return linked
+            return await self.submit_task_in(
+                c, spec, priority=priority, pinned_to=pinned_to, labels=labels, actor=actor, link=link
+            )
+
+    async def submit_task_in(
+        self,
+        c: AsyncConnection,
+        spec: TaskSpec,
+        *,
+        priority: int = 0,
+        pinned_to: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        actor: str = "person",
+        link: tuple[str, str] | None = None,
+    ) -> Ticket:
+        """As :meth:`submit_task`, in the caller's transaction, who has locked the link and found no ticket in it."""
         stored = spec.model_dump(mode="json")
         clean = self.database.redactor
         if clean.tree(stored) != stored:
@@ -153,31 +182,28 @@ class TicketDB(Incidents):
             "kind": TicketKind.TASK.value,
             "priority": priority,
             "pinned_to": pinned_to,
+            "labels": as_json(clean.tree(dict(labels))) if labels else None,
             "first_seen_at": now,
             "last_seen_at": now,
             "created_at": now,
             "updated_at": now,
         }
-        async with self.database.begin() as c:
-            linked = None if link is None else await self._ticket_of_link(c, link)
-            if linked is not None:
-                return linked
-            row = (await c.execute(INSERT, values)).one()
-            if link is not None:
-                await Links(self.database).tie(c, *link, row.id)
-            await ledger.append(
-                self.database,
-                c,
-                "transition",
-                ticket_id=row.id,
-                old=None,
-                new="open",
-                reason="submitted",
-                actor=actor,
-                check_hash=spec.digest,
-            )
-            await self.database.notify(c)
-            return ticket_of(row)
+        row = (await c.execute(INSERT, values)).one()
+        if link is not None:
+            await Links(self.database).tie(c, *link, row.id)
+        await ledger.append(
+            self.database,
+            c,
+            "transition",
+            ticket_id=row.id,
+            old=None,
+            new="open",
+            reason="submitted",
+            actor=actor,
+            check_hash=spec.digest,
+        )
+        await self.database.notify(c)
+        return ticket_of(row)
 
     async def _ticket_of_link(self, c: AsyncConnection, link: tuple[str, str]) -> Ticket | None:
         links = Links(self.database)
@@ -310,26 +336,42 @@ class TicketDB(Incidents):
         """
         return await self._send(ticket_id, message, actor, why_not_heard)
 
-    async def reply(self, ticket_id: int, text: str, *, actor: str = "person") -> TicketStatus:
+    async def reply(
+        self, ticket_id: int, text: str, *, actor: str = "person", key: tuple[str, str] | None = None
+    ) -> TicketStatus:
         """Answer the question of a session that waits for input: the same session goes on.
+
+        Args:
+            key: Principal and idempotency key (:mod:`operator_core.db.idempotency`): said again with the same one, it
+                changes nothing.
 
         Raises:
             TransitionRefused: It does not wait for an answer.
             ConfigError: The answer says nothing, or too much.
         """
-        return await self._send(ticket_id, text, actor, why_not_answered)
+        return await self._send(ticket_id, text, actor, why_not_answered, key)
 
-    async def steer(self, ticket_id: int, text: str, *, actor: str = "person") -> TicketStatus:
+    async def steer(
+        self, ticket_id: int, text: str, *, actor: str = "person", key: tuple[str, str] | None = None
+    ) -> TicketStatus:
         """Say something to a session that works, or will go on working, without being asked.
+
+        Args:
+            key: As of :meth:`reply`.
 
         Raises:
             TransitionRefused: It waits for an answer, has not begun, or has ended.
             ConfigError: The text says nothing, or too much.
         """
-        return await self._send(ticket_id, text, actor, why_not_steered)
+        return await self._send(ticket_id, text, actor, why_not_steered, key)
 
     async def _send(
-        self, ticket_id: int, message: str, actor: str, refuse: Callable[[Ticket], str | None]
+        self,
+        ticket_id: int,
+        message: str,
+        actor: str,
+        refuse: Callable[[Ticket], str | None],
+        key: tuple[str, str] | None = None,
     ) -> TicketStatus:
         if not message.strip():
             raise ConfigError("The message must say something; write it behind the number of the ticket.")
@@ -339,6 +381,8 @@ class TicketDB(Incidents):
         async with self.database.begin() as c:
             # The lock comes first: a session that is about to park then sees the counter move.
             ticket = await self._lock(c, ticket_id)
+            if key is not None and not await Keys(self.database).use(c, *key):
+                return ticket.status
             if refused := refuse(ticket):
                 raise TransitionRefused(refused)
             body = json.dumps({"text": self.database.redactor.column(message), "actor": actor})

@@ -57,6 +57,7 @@ class EntryKind(StrEnum):
     WIND_DOWN = "wind_down"
     RESTART = "restart"
     DISCOVERY = "discovery"
+    APPROVAL = "approval"
 
 
 @dataclass(frozen=True)

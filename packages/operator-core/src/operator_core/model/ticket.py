@@ -63,6 +63,7 @@ class Reason(StrEnum):
     RELEASED = "released"
     LEASE_EXPIRED = "lease_expired"
     ASKED_A_PERSON = "asked_a_person"
+    NEEDS_APPROVAL = "needs_approval"
     ANSWERED = "answered"
     QUEUED = "queued"
     PROMOTED = "promoted"

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from operator_core.clock import Clock, iso
 from operator_core.config import MonitorSettings
+from operator_core.db.samples import drop_forgotten
 from operator_core.db.tickets import TicketDB
 from operator_core.errors import ConfigError, MonitorError, OperatorError, StoreError
 from operator_core.model.invariant import CheckSpec, Invariant, Subject
@@ -216,6 +217,7 @@ class MonitorLoop:
         """Once: what this loop, or another one before it, knew of this subject's keys."""
         if self._stored is not None:
             return
+        await drop_forgotten(self._tickets.database)
         stored = await self._tickets.monitor_states()
         mine = {blind_key(self.name)} if self._fixed is None else set()
         names = self._fixed if self._fixed is not None else {n for n, i in self._invariants.items() if i.probe is None}

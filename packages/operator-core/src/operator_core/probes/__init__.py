@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from operator_core.probes.json_path import lookup, parse_path
+from operator_core.model.json_path import lookup, parse_path
 from operator_core.probes.look import look_at, observe
 from operator_core.probes.observation import Observation
 

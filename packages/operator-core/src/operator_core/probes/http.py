@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from operator_core.model.entry import canonical
 from operator_core.model.invariant import HttpProbe, PromQLProbe
-from operator_core.probes.json_path import lookup
+from operator_core.model.json_path import lookup
 from operator_core.probes.observation import LookFailed, Scalar, Seen, excerpt
 from operator_core.redaction import MASK, looks_secret
 

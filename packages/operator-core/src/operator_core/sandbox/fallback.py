@@ -70,8 +70,8 @@ class FirstThatStarts:
     async def exec(self, command: str, **options: Any) -> ExecResult:
         return await self._sandbox.exec(command, **options)
 
-    async def spawn(self, command: str, *, name: str | None = None) -> Job:
-        return await self._sandbox.spawn(command, name=name)
+    async def spawn(self, command: str, **options: Any) -> Job:
+        return await self._sandbox.spawn(command, **options)
 
     @property
     def jobs(self) -> Mapping[str, Job]:

@@ -199,8 +199,12 @@ class Sandbox(Protocol):
         """
         ...
 
-    async def spawn(self, command: str, *, name: str | None = None) -> Job:
+    async def spawn(self, command: str, *, name: str | None = None, env: Mapping[str, str] | None = None) -> Job:
         """Start a background job.
+
+        Args:
+            name: What it is called; default: its id.
+            env: Further variables for it.
 
         Raises:
             SandboxError: ``limits.jobs`` of them are already running.

@@ -112,6 +112,7 @@ class Session(abc.ABC):
             self._report = await self._open()
         except BaseException as error:
             gone = self._closed  # then its directories and its thread went away under the self-test
+            self._removed = False  # and what it has made since then goes too
             await self.close()
             if gone and isinstance(error, (OSError, RuntimeError)):
                 raise SandboxError("This sandbox was closed while it started; open a new one.") from error
@@ -250,12 +251,12 @@ class Session(abc.ABC):
         remove_files(call)
         return state
 
-    async def spawn(self, command: str, *, name: str | None = None) -> Job:
+    async def spawn(self, command: str, *, name: str | None = None, env: Mapping[str, str] | None = None) -> Job:
         self.report()
         running = sum(job.status().running for job in self._jobs.values())
         if running >= self.policy.limits.jobs:
             raise SandboxError(f"{running} background jobs are running, which is the limit; stop one of them first.")
-        number, call, launch = self._prepare(command, self._cwd, None)
+        number, call, launch = self._prepare(command, self._cwd, env)
         identity = f"job-{number}"
         sink = LogSink(self._layout.out / f"{identity}.log", self.policy.limits.spill)
 

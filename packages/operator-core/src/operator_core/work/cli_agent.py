@@ -16,9 +16,10 @@ from operator_core.errors import ConfigError, ModelRefused, StoreError
 from operator_core.failpoints import reach
 from operator_core.model.entry import Draft, Entry, EntryKind
 from operator_core.model.outcome import Outcome, OutcomeKind
+from operator_core.safety.approvals import first_in_force
 from operator_core.sandbox import Limits, Sandbox
 from operator_core.work.boxes import network_words
-from operator_core.work.conversation import AgentPhase
+from operator_core.work.conversation import AgentPhase, circumstances_of
 from operator_core.work.session import Session, newest, outcome_of, spent
 
 __all__ = ["run_cli_agent"]
@@ -33,13 +34,19 @@ async def run_cli_agent(session: Session, phase: AgentPhase, *, untrusted: bool)
         untrusted: The workspace is another agent's work.
 
     Raises:
-        ConfigError: The CLI is not installed, or there is no sandbox in which its permissions may be skipped.
+        ConfigError: The CLI is not installed, there is no sandbox in which its permissions may be skipped, or a person
+            wants to be asked about calls.
     """
     settings = session.tools.settings
     if settings.sandbox.backend == "none":
         raise ConfigError(
             "The Claude Code engine runs only in a real sandbox, and [sandbox] backend is none; use bubblewrap, or the "
             "engine anthropic."
+        )
+    if (rule := first_in_force(settings.approvals.rule, circumstances_of(session, phase))) is not None:
+        raise ConfigError(
+            f"Rule {rule} of [approvals] could ask about or deny what Claude Code does, whose own tools wait for "
+            "nobody; use the engine anthropic, or limit the rule with `kind`, `profile`, `labels` or `environment`."
         )
     program = find_program(settings.claude_code)
     journal = await session.open_journal()

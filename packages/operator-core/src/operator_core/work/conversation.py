@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from operator_core.agent_lab.agent_run import AgentRun, Pace
@@ -13,18 +15,23 @@ from operator_core.agent_lab.fence import Fence, Origin
 from operator_core.agent_lab.gateway import ToolGateway, outcome_draft
 from operator_core.agent_lab.history import fold
 from operator_core.agent_lab.loop import converse
+from operator_core.agent_lab.permission import Permission
 from operator_core.agent_lab.profiles import Profile
 from operator_core.agent_lab.summaries import Summarizer, summarize_with_haiku
+from operator_core.agent_lab.toolbox.mcp import Offer, offer_words
+from operator_core.agent_lab.toolbox.tool import Tool
 from operator_core.config import LimitSettings, ModelSettings
 from operator_core.errors import ModelRefused, StoreError
 from operator_core.failpoints import reach
 from operator_core.model.entry import Draft, Entry, EntryKind
 from operator_core.model.outcome import Outcome, OutcomeKind
+from operator_core.safety.approvals import Circumstances
 from operator_core.sandbox import Policy
 from operator_core.work.boxes import network_words
-from operator_core.work.session import SessionBase, spent
+from operator_core.work.mcp_servers import Servers, policy_with, servers_of
+from operator_core.work.session import Session, SessionBase, spent
 
-__all__ = ["AgentPhase", "Beginning", "hold_conversation"]
+__all__ = ["AgentPhase", "Beginning", "circumstances_of", "hold_conversation"]
 
 
 class Beginning(NamedTuple):
@@ -71,6 +78,14 @@ class AgentPhase(NamedTuple):
     standing: Callable[[int, str], Awaitable[str]] | None = None
     pace: Pace | None = None
 
+    def offering(self, offers: Sequence[Offer], kit: Sequence[Tool]) -> AgentPhase:
+        """The same with the tools of MCP servers."""
+        if not offers:
+            return self
+        body = {**self.beginning.body, "mcp": [offer.body for offer in offers]}
+        profile = replace(self.profile, kit=(*self.profile.kit, *kit))
+        return self._replace(profile=profile, beginning=self.beginning._replace(body=body))
+
 
 async def hold_conversation(session: SessionBase, phase: AgentPhase) -> Outcome:
     """Let the agent work until it says how it ends; afterwards nothing of it runs any more.
@@ -84,7 +99,10 @@ async def hold_conversation(session: SessionBase, phase: AgentPhase) -> Outcome:
     conversation = fold(entries, phase.name, None if begun else Fence.new())
     if conversation.outcome is not None:
         return conversation.outcome
+    mcp = servers_of(tools.settings, phase.profile.name)
+    phase = phase._replace(policy=policy_with(phase.policy, mcp))
     sandbox = session.box(phase.policy, phase.name)
+    servers = Servers(session, mcp, sandbox, phase.policy, conversation.fence)
     summarizer: Summarizer | None = None
     try:
         report = await sandbox.start()
@@ -96,7 +114,9 @@ async def hold_conversation(session: SessionBase, phase: AgentPhase) -> Outcome:
             body=report.to_dict(),
             phase=phase.beginning.phase,
         )
-        known = (*report.summary(), *network_words(tools.settings, phase.policy, phase.name))
+        offers = await servers.offers(begun)
+        phase = phase.offering(offers, servers.kit(offers))
+        known = (*report.summary(), *network_words(tools.settings, phase.policy, phase.name), *offer_words(offers))
         model, system = await _begin(session, phase, note, "\n".join(known), conversation.fence)
         journal.phase = phase.name
         gateway = session.gateway = ToolGateway(
@@ -109,7 +129,16 @@ async def hold_conversation(session: SessionBase, phase: AgentPhase) -> Outcome:
             timeout_s=tools.settings.limits.command_timeout_s,
         )
         gateway.hears = gateway.mail = phase.hears
+        gateway.guard = Permission(
+            tools.settings.approvals.rule,
+            circumstances_of(session, phase),
+            tools=[tool.schema.name for tool in phase.profile.kit],
+            endings=[tool.schema.name for tool in phase.profile.endings],
+            expire_s=tools.settings.approvals.expire_s,
+            say=tools.say,
+        )
         budget = Budget(phase.limits, model, spent(session.entries), conversation.turns)
+        budget.fixed = sum(len(json.dumps(offer.body)) for offer in offers)
         summarizer = _summarizer(session, budget, conversation.fence)
         if summarizer:
             gateway.on_entry = summarizer.add
@@ -142,12 +171,28 @@ async def hold_conversation(session: SessionBase, phase: AgentPhase) -> Outcome:
     finally:
         if summarizer:
             await summarizer.close(0.0)
-        await sandbox.close()  # from here on nothing of the agent runs any more
+        try:
+            await servers.close()
+        finally:
+            await sandbox.close()  # from here on nothing of the agent runs any more
         with contextlib.suppress(StoreError):
             if summarizer and summarizer.used.tokens:  # paid, however the phase ended
                 meta = {"usage": summarizer.used._asdict(), "model": tools.settings.model.summary_model}
                 await journal.append(Draft(EntryKind.USAGE, "one-line summaries", meta=meta))
             await session.refresh()
+
+
+def circumstances_of(session: SessionBase, phase: AgentPhase) -> Circumstances:
+    """Who works in a phase, for the rules of ``[approvals]``."""
+    ticket = session.ticket if isinstance(session, Session) else None
+    return Circumstances(
+        phase.profile.name,
+        phase.name,
+        ticket.kind if ticket else None,
+        ticket.labels if ticket else {},
+        session.tools.settings.approvals.environment,
+        phase.policy.workspace,
+    )
 
 
 async def _begin(

@@ -51,7 +51,7 @@ from operator_core.text import clip, first_line, printable
 from operator_core.work.repository.origin import Warn, find_source, is_remote, is_text
 from operator_core.work.repository.packing import read_plain_file
 
-__all__ = ["MAX_CHECK_FILE_BYTES", "submit_task"]
+__all__ = ["MAX_CHECK_FILE_BYTES", "prepare_task", "submit_task"]
 
 MAX_CHECK_FILE_BYTES = 10_000_000
 _MAX_NAME = 80
@@ -110,6 +110,52 @@ async def submit_task(
         ConfigError: Why it is not accepted, in one sentence.
         StoreError: The store cannot be written.
     """
+    pinned_to = None if pinned_to is None else _word(pinned_to, "name of a worker")
+    if not -(2**31) <= priority < 2**31:
+        raise ConfigError("The priority must be a number between -2147483648 and 2147483647.")
+    spec = await prepare_task(
+        database,
+        settings,
+        prompt,
+        repo=repo,
+        ref=ref,
+        checks=checks,
+        check_files=check_files,
+        allow_change=allow_change,
+        engine=engine,
+        model=model,
+        budget_usd=budget_usd,
+        max_iterations=max_iterations,
+        profile=profile,
+        name=name,
+        network=network,
+        allow_hosts=allow_hosts,
+        warn=warn,
+    )
+    return await TicketDB(database).submit_task(spec, priority=priority, pinned_to=pinned_to, actor=actor, link=link)
+
+
+async def prepare_task(
+    database: Database,
+    settings: Settings,
+    prompt: str,
+    *,
+    repo: str | os.PathLike[str] | None = None,
+    ref: str | None = None,
+    checks: Sequence[str] = (),
+    check_files: Sequence[str] = (),
+    allow_change: Sequence[str] = (),
+    engine: str | None = None,
+    model: str | None = None,
+    budget_usd: float | None = None,
+    max_iterations: int | None = None,
+    profile: str = "shraga",
+    name: str | None = None,
+    network: str = "none",
+    allow_hosts: Sequence[str] = (),
+    warn: Warn = lambda sentence: None,
+) -> TaskSpec:
+    """Freeze what a task needs, without opening it; arguments and errors are those of :func:`submit_task`."""
     clean = database.redactor
     given = {
         "allow_change": tuple(_relative(path) for path in allow_change),
@@ -122,9 +168,6 @@ async def submit_task(
         "network": _one_of(network, get_args(Network), "network"),
         "allow_hosts": _hosts(allow_hosts, network, settings),
     }
-    pinned_to = None if pinned_to is None else _word(pinned_to, "name of a worker")
-    if not -(2**31) <= priority < 2**31:
-        raise ConfigError("The priority must be a number between -2147483648 and 2147483647.")
     text = clean.column(_prompt(prompt))
     if clean.text(prompt) != prompt:
         warn("Something in the prompt looks like a secret and was masked.")
@@ -137,7 +180,7 @@ async def submit_task(
             (aside / "file").write_bytes(data)
             frozen.append(_check_file(place, await audit.store_blob(aside / "file"), executable))
     try:
-        spec = TaskSpec(
+        return TaskSpec(
             name=_name(clean.column(name if name is not None else text)),
             prompt=text,
             source=source,
@@ -148,7 +191,6 @@ async def submit_task(
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ConfigError(f"The task cannot be accepted ({where}: {clip(first['msg'])}); change it.") from None
-    return await TicketDB(database).submit_task(spec, priority=priority, pinned_to=pinned_to, actor=actor, link=link)
 
 
 # ---- words

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from operator_core.agent_lab.agent_run import Stopping
 from operator_core.agent_lab.profiles import WORKER, Profile
+from operator_core.agent_lab.resting import AwaitingApproval, Stopping
 from operator_core.agent_lab.task_prompts import verifier_opening, verifier_system, worker_opening, worker_system
 from operator_core.config import LimitSettings
 from operator_core.db.queue import Claim
@@ -119,6 +119,9 @@ class TaskSession(Session):
             return await self._conclude(claimed, judged, Reason.VERIFIED)
         except _Parked as parked:
             return parked.conclusion
+        except AwaitingApproval as asked:
+            await self._export("waiting", str(asked), None)
+            raise
         except _Canceled:
             status = await self.abandon(CANCELED)
             report = self._report(Outcome(OutcomeKind.CANCELED, CANCELED), None)

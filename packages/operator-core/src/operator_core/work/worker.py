@@ -15,12 +15,13 @@ from typing import Any, NoReturn
 from sqlalchemy import Text, bindparam, or_, select
 
 from operator_core import clock as real_clock
-from operator_core.agent_lab.agent_run import Stopping
 from operator_core.agent_lab.audit import SessionAuditor
 from operator_core.agent_lab.engine import Engine, open_engine
 from operator_core.agent_lab.gateway import Say
+from operator_core.agent_lab.resting import AwaitingApproval, Stopping
 from operator_core.clock import Clock
 from operator_core.config import Settings, load_settings
+from operator_core.db.approvals import Approvals
 from operator_core.db.audit_log import AuditLogDB
 from operator_core.db.engine import Database
 from operator_core.db.queue import Claim, Owned, WorkQueue
@@ -141,7 +142,7 @@ class Worker:
         """
         lease = self.settings.worker.lease_s
         await self._tidy()
-        await self.queue.register(self.id, lease, self.settings.worker.name)
+        await self.queue.register(self.id, lease, self.settings.worker.name, self.settings.worker.concurrency)
         reach("worker.registered")
         keepers = [asyncio.create_task(self._beat(lease)), asyncio.create_task(self._sweep(lease))]
         try:
@@ -181,7 +182,7 @@ class Worker:
             if free <= 0:
                 await self.queue.queue_busy(name)
                 return False
-            await self.queue.promote(name, free)
+            await self.queue.promote(name, free, worker=self.id)
             claims = await self.queue.claim(self.id, free, name)
         except Fenced:
             self._die()
@@ -248,6 +249,13 @@ class Worker:
             if job is None or not job.canceled:
                 raise
             status, summary = await session.abandon("canceled by a person"), "canceled by a person"
+        except AwaitingApproval as asked:
+            reach("approval.park.before")
+            if not await Approvals(self.database).park(claim, asked.approval):
+                await self.queue.release(claim)  # answered or canceled meanwhile; whoever claims it sees that
+                return
+            reach("approval.park.after")
+            status, summary = TicketStatus.WAITING_FOR_INPUT, str(asked)
         except Stopping:
             await self.queue.release(claim)
             return

@@ -123,7 +123,7 @@ def _serve(context: typer.Context, role: Literal["personal", "global"], once: bo
     own = _settings(context).needs("url", *(("user",) if role == "personal" else ()))
 
     async def work() -> None:
-        from operator_core.cli.together import until_signal
+        from operator_core.cli.until import until_signal
         from operator_dataverse.chat.assistant import Assistant
         from operator_dataverse.chat.global_ import global_manager
         from operator_dataverse.chat.personal import personal_manager

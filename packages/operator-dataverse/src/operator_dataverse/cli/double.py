@@ -43,7 +43,7 @@ async def _serve(port: int, token: str | None, seed: bool, storm: float, least: 
     import asyncio
     import contextlib
 
-    from operator_core.cli.together import until_signal
+    from operator_core.cli.until import until_signal
     from operator_dataverse.double import Double
 
     stop, out = until_signal(), Output()

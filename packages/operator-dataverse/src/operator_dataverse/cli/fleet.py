@@ -131,7 +131,7 @@ def _manager(settings: DataverseSettings, dataverse: Dataverse, **more: object) 
 
 
 def _until_signal() -> asyncio.Event:
-    from operator_core.cli.together import until_signal
+    from operator_core.cli.until import until_signal
 
     return until_signal()
 

@@ -114,6 +114,9 @@ def question_of(entries: Iterable[Entry]) -> str:
     for entry in entries:
         if entry.entry_type == EntryKind.OUTCOME and (entry.meta or {}).get("outcome") == "blocked":
             found = entry.raw_content or entry.content
+        elif entry.entry_type == EntryKind.APPROVAL:
+            asked = isinstance(entry.body, dict) and entry.body.get("event") == "asked"
+            found = f"{entry.content}; answer with `operator approvals` on this box" if asked else ""
     return printable(found)
 
 

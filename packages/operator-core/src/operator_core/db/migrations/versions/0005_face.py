@@ -22,6 +22,14 @@ def upgrade() -> None:
         "idx_agent_sessions_not_counted", "agent_sessions", ["id"], sqlite_where=behind, postgresql_where=behind
     )
     op.create_index("idx_agent_log_entries_kind", "agent_log_entries", ["session_id", "entry_type", "seq"])
+    failed = sa.text("exit_code != 0")
+    op.create_index(
+        "idx_agent_log_entries_failed",
+        "agent_log_entries",
+        ["session_id", "seq"],
+        sqlite_where=failed,
+        postgresql_where=failed,
+    )
     op.create_table(
         "monitor_samples",
         sa.Column("violation_key", sa.Text, primary_key=True),

@@ -1,0 +1,137 @@
+"""One ticket with its story: the report, the verdicts, the attempts and everything that happened to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Integer, bindparam, select
+from sqlalchemy.engine import Row
+
+from operator_core import clock
+from operator_core.api.listing import session_views, ticket_views
+from operator_core.api.models import ApprovalView, HistoryEvent, ReportView, TicketDetail, VerdictView
+from operator_core.api.sessions import question_of
+from operator_core.api.views import loaded
+from operator_core.db.board import Board
+from operator_core.db.engine import Database
+from operator_core.db.journal_reading import JournalReading
+from operator_core.db.schema import ledger
+from operator_core.db.tickets import TicketDB
+from operator_core.errors import NotFound
+from operator_core.model.entry import EntryKind
+from operator_core.model.ticket import TicketStatus
+
+__all__ = ["read_report", "read_ticket"]
+
+_ATTEMPTS = 100
+_JUDGED = 20
+_VERDICTS = 50
+_EVENTS = 500
+
+_HISTORY = (
+    select(ledger)
+    .where(ledger.c.ticket_id == bindparam("ticket", type_=Integer))
+    .order_by(ledger.c.seq.desc())
+    .limit(_EVENTS)
+)
+
+
+async def read_ticket(database: Database, ticket_id: int, approvals: Sequence[ApprovalView]) -> TicketDetail:
+    """One ticket; of a very long story the newest part."""
+    ticket = await TicketDB(database).get_ticket(ticket_id)
+    journal = JournalReading(database)
+    rows = await Board(database).sessions(ticket_id=ticket_id, limit=_ATTEMPTS)
+    sessions = await session_views(database, rows)
+    (view,) = await ticket_views(database, [ticket_id])
+    newest = rows[0].session_id if rows else None
+    folder, report, question = None, None, None
+    if newest is not None:
+        folder = _folder(await journal.newest(newest, EntryKind.BASELINE.value))
+        found = await journal.newest(newest, EntryKind.REPORT.value)
+        report = _report(found[0]) if found else None
+    if ticket.status is TicketStatus.WAITING_FOR_INPUT and ticket.session_id is not None:
+        question = await question_of(journal, ticket.session_id)
+    attempts = [row.session_id for row in rows[:_JUDGED]]
+    verdicts = await journal.of_sessions(attempts, EntryKind.VERDICT.value, most=_VERDICTS)
+    history = await database.fetch(_HISTORY, ticket=ticket_id)
+    return TicketDetail(
+        **{**dict(view), "message": ticket.message},
+        violation_key=ticket.violation_key,
+        subject_context=ticket.subject_context,
+        metric_snapshot=ticket.metric_snapshot,
+        diagnosis=ticket.diagnosis,
+        check_spec=ticket.check_spec,
+        check_hash=ticket.check_hash,
+        reopened_from=ticket.reopened_from,
+        watch_until=ticket.watch_until,
+        question=question,
+        folder=folder,
+        report=report,
+        verdicts=[_verdict(row) for row in verdicts],
+        sessions=sessions,
+        history=[_event(row) for row in reversed(history)],
+        approvals=list(approvals),
+    )
+
+
+async def read_report(database: Database, ticket_id: int) -> ReportView:
+    """The report of the newest attempt that has one.
+
+    Raises:
+        NotFound: There is no such ticket, or no report of it.
+    """
+    ticket = await TicketDB(database).get_ticket(ticket_id)
+    rows = await Board(database).sessions(ticket_id=ticket_id, limit=_ATTEMPTS)
+    attempts = [row.session_id for row in rows]
+    found = await JournalReading(database).of_sessions(attempts, EntryKind.REPORT.value, most=1)
+    if not found:
+        raise NotFound(
+            f"Ticket #{ticket_id} is {ticket.status} and has no closure report yet; it comes with the end of a session."
+        )
+    return _report(found[0])
+
+
+def _report(row: Row[Any]) -> ReportView:
+    data = loaded(row.body)
+    data = data if isinstance(data, dict) else {}
+    headline = str(data.get("headline") or row.content)
+    return ReportView(session_id=row.session_id, headline=headline, markdown=row.raw_content or "", data=data)
+
+
+def _folder(rows: Sequence[Row[Any]]) -> str | None:
+    body = loaded(rows[0].body) if rows else None
+    folder = body.get("folder") if isinstance(body, dict) else None
+    return folder if isinstance(folder, str) else None
+
+
+def _verdict(row: Row[Any]) -> VerdictView:
+    body = loaded(row.body)
+    body = body if isinstance(body, dict) else {}
+    clauses = body.get("clauses")
+    failed = body.get("failed")
+    return VerdictView(
+        session_id=row.session_id,
+        seq=row.seq,
+        at=clock.parse_iso(row.timestamp),
+        phase=row.phase,
+        kind=str(body.get("kind") or "unknown"),
+        why=str(body.get("why") or row.content),
+        check_hash=body.get("check_hash"),
+        clauses=[clause for clause in clauses if isinstance(clause, dict)] if isinstance(clauses, list) else [],
+        failed=[str(name) for name in failed] if isinstance(failed, list) else [],
+    )
+
+
+def _event(row: Row[Any]) -> HistoryEvent:
+    body = json.loads(row.body)
+    known = {name: body.pop(name, None) for name in ("old", "new", "reason", "actor")}
+    return HistoryEvent(
+        seq=row.seq,
+        at=clock.parse_iso(row.at),
+        kind=row.kind,
+        session_id=row.session_id,
+        detail=body,
+        **{name: None if value is None else str(value) for name, value in known.items()},
+    )

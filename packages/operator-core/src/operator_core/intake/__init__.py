@@ -1,0 +1,1 @@
+"""Alerts, webhooks and issues from elsewhere become incidents and tasks (`[[intake]]`)."""

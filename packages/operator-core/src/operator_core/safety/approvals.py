@@ -1,0 +1,126 @@
+"""Whether a call of an agent is allowed, needs a person's word, or is denied: a pure function of the rules.
+
+It reads texts that an agent wrote, so it is no boundary: whoever wants to can write a command that no rule recognises.
+The sandbox is the boundary. The rules say when a person wants to be asked, and in doubt they ask.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from operator_core.model.approval import ApprovalRule
+from operator_core.model.entry import canonical
+from operator_core.model.ticket import TicketKind
+from operator_core.safety.advice import CommandAdvisor
+
+__all__ = ["Circumstances", "Ruling", "decide", "first_in_force"]
+
+_LONGEST = 100_000
+"""A longer text is not searched: to ask or deny it counts as found, to allow as not fitting."""
+_ADVISED = 32_768
+"""The advisor reads no further, so that something could be hidden behind it."""
+
+
+class Circumstances(NamedTuple):
+    """Who calls, and where.
+
+    Attributes:
+        profile: Name of the agent's profile.
+        phase: Of the session.
+        kind: Of the ticket; None: there is none.
+        labels: Of the ticket.
+        environment: Of the worker.
+        workspace: What lies in it belongs to the agent.
+    """
+
+    profile: str
+    phase: str
+    kind: TicketKind | None = None
+    labels: Mapping[str, str] = {}
+    environment: Mapping[str, str] = {}
+    workspace: Path = Path("/workspace")
+
+
+class Ruling(NamedTuple):
+    """What the rules say about one call, and for which reason."""
+
+    decision: Literal["allow", "ask", "deny"]
+    why: str
+
+
+def decide(
+    rules: Sequence[ApprovalRule], circumstances: Circumstances, tool: str, arguments: Mapping[str, Any]
+) -> Ruling:
+    """The decision of the first rule that matches; a call that none matches is allowed."""
+    for number, rule in enumerate(rules, 1):
+        if _in_force(rule, circumstances) and _fits(rule, circumstances, tool, arguments):
+            return Ruling(rule.decision, rule.why or _words(rule, number))
+    return Ruling("allow", "no rule matches")
+
+
+def first_in_force(rules: Sequence[ApprovalRule], circumstances: Circumstances) -> int | None:
+    """Number (from 1) of the first rule that could ask or deny here, whatever the call is; None: none could."""
+    for number, rule in enumerate(rules, 1):
+        if _in_force(rule, circumstances):
+            if rule.decision != "allow":
+                return number
+            if not rule.looks_at_calls:
+                return None
+    return None
+
+
+def _in_force(rule: ApprovalRule, circumstances: Circumstances) -> bool:
+    return (
+        fnmatchcase(circumstances.profile, rule.profile)
+        and fnmatchcase(circumstances.phase, rule.phase)
+        and rule.kind in (None, circumstances.kind)
+        and _labelled(rule.labels, circumstances.labels)
+        and _labelled(rule.environment, circumstances.environment)
+    )
+
+
+def _labelled(wanted: Mapping[str, str], found: Mapping[str, str]) -> bool:
+    return all(name in found and fnmatchcase(found[name], pattern) for name, pattern in wanted.items())
+
+
+def _fits(rule: ApprovalRule, circumstances: Circumstances, tool: str, arguments: Mapping[str, Any]) -> bool:
+    if not fnmatchcase(tool, rule.tool):
+        return False
+    if rule.dangerous and not _is_dangerous(arguments, circumstances.workspace):
+        return False
+    whole = rule.decision == "allow"
+    return all(
+        any(_matches(pattern, text, whole=whole) for text in _texts(arguments, name))
+        for name, pattern in rule.matches.items()
+    ) and all(
+        any(len(text) > _LONGEST or words.casefold() in text.casefold() for text in _texts(arguments, name))
+        for name, words in rule.contains.items()
+    )
+
+
+def _matches(pattern: str, text: str, *, whole: bool) -> bool:
+    if len(text) > _LONGEST:
+        return not whole
+    return (re.fullmatch(pattern, text) if whole else re.search(pattern, text)) is not None
+
+
+def _texts(arguments: Mapping[str, Any], name: str) -> list[str]:
+    """The argument with that name, or all of them; what is no text as JSON."""
+    values = list(arguments.values()) if name == "*" else [arguments[name]] if name in arguments else []
+    return [value if isinstance(value, str) else canonical(value) for value in values]
+
+
+def _is_dangerous(arguments: Mapping[str, Any], workspace: Path) -> bool:
+    command = arguments.get("command")
+    if not isinstance(command, str):
+        return False
+    return len(command) > _ADVISED or CommandAdvisor(workspace).check(command) is not None
+
+
+def _words(rule: ApprovalRule, number: int) -> str:
+    verb = {"allow": "allows", "ask": "asks about", "deny": "denies"}[rule.decision]
+    return f"rule {number} of [approvals] {verb} such calls"

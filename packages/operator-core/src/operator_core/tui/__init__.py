@@ -1,0 +1,1 @@
+"""``operator top``: the board and a session in a terminal. It needs the extra ``tui``."""

@@ -1,0 +1,68 @@
+"""The configuration that is in force, for people: each value without secrets, and where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+
+from operator_core.config import LISTS, LoadedSettings, extension_models
+from operator_core.db.engine import safe_url
+from operator_core.redaction import MASK, Redactor, looks_secret
+
+__all__ = ["Setting", "effective"]
+
+
+class Setting(NamedTuple):
+    """One setting; a table of a list (a subject, a credential) is one too.
+
+    Attributes:
+        key: Dotted.
+        value: JSON-ready.
+        origin: ``default``, ``environment NAME`` or a file.
+        what: What it is for; of tables nothing.
+    """
+
+    key: str
+    value: Any
+    origin: str
+    what: str = ""
+
+
+def effective(loaded: LoadedSettings) -> list[Setting]:
+    """Every setting, in the order of the file that `operator init` writes."""
+    clean = Redactor.from_environment()
+    settings = loaded.settings
+    parts: dict[str, BaseModel] = {s: getattr(settings, s) for s in type(settings).model_fields if s not in LISTS}
+    parts |= {section: settings.extension(section, model) for section, model in extension_models().items()}
+    found = []
+    for section, part in parts.items():
+        fields = type(part).model_fields
+        for key, value in part.model_dump(mode="json").items():
+            name = f"{section}.{key}"
+            shown = safe_url(value) if name == "store.url" else clean.tree(_masked(value))
+            what = " ".join((fields[key].description or "").split()) if key in fields else ""
+            found.append(Setting(name, shown, _origin(loaded.origins, name), what))
+    for section in LISTS:
+        for table in getattr(settings, section):
+            data = clean.tree(_masked(table.model_dump(mode="json", exclude_defaults=True)))
+            found.append(Setting(f"{section}.{table.name}", data, _origin(loaded.origins, section)))
+    return found
+
+
+def _masked(value: Any) -> Any:
+    """Without what its name says is secret, at any depth; the name of a variable or of a file is none."""
+    if isinstance(value, Mapping):
+        return {
+            k: MASK if isinstance(v, str) and looks_secret(k) and not k.endswith(("_env", "_file")) else _masked(v)
+            for k, v in value.items()
+        }
+    return [_masked(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _origin(origins: Mapping[str, str], name: str) -> str:
+    found = origins.get(name)
+    if found is None:
+        found = next((origin for key, origin in origins.items() if key.startswith(f"{name}.")), "default")
+    return found

@@ -1,0 +1,136 @@
+"""One ticket: its closure report, its story, the evidence, and what a person may do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Form, Request, Response
+
+from operator_core.api.models import TicketDetail, VerdictView
+from operator_core.api.protocol import Api
+from operator_core.clock import new_id
+from operator_core.errors import OperatorError
+from operator_core.model.ticket import TicketStatus
+from operator_core.web.flash import Said, see
+from operator_core.web.pages.forms import REFUSALS, Key, LongText, Text, TicketId
+from operator_core.web.problems import status_of
+from operator_core.web.site import api_of
+from operator_core.web.templates import render
+
+__all__ = ["router"]
+
+router = APIRouter(include_in_schema=False)
+
+_Act = Callable[[Api], Awaitable[TicketDetail]]
+
+
+@router.get("/tickets/{ticket_id}")
+async def ticket(request: Request, ticket_id: TicketId) -> Response:
+    """The ticket."""
+    return await _page(request, ticket_id)
+
+
+@router.get("/tickets/{ticket_id}/evidence")
+async def evidence(request: Request, ticket_id: TicketId) -> Response:
+    """What was proved, by what, and what was not; of the newest verdict first."""
+    found = await api_of(request).ticket(ticket_id)
+    proofs = [_proof(found, verdict, newest=n == 0) for n, verdict in enumerate(found.verdicts)]
+    return render(request, "evidence.html", t=found, proofs=proofs)
+
+
+@router.post("/tickets/{ticket_id}/reply")
+async def reply(request: Request, ticket_id: TicketId, text: LongText, key: Key = "") -> Response:
+    """Answer its question."""
+    return await _do(
+        request, ticket_id, "reply", lambda api: api.reply(ticket_id, text, key=key or None), "answered", text
+    )
+
+
+@router.post("/tickets/{ticket_id}/steer")
+async def steer(request: Request, ticket_id: TicketId, text: LongText, key: Key = "") -> Response:
+    """Say something to the agent that works on it."""
+    return await _do(
+        request, ticket_id, "steer", lambda api: api.steer(ticket_id, text, key=key or None), "steered", text
+    )
+
+
+@router.post("/tickets/{ticket_id}/cancel")
+async def cancel(request: Request, ticket_id: TicketId, now: Annotated[bool, Form()] = False) -> Response:
+    """Cancel it."""
+    return await _do(request, ticket_id, "cancel", lambda api: api.cancel(ticket_id, now=now), "canceled")
+
+
+@router.post("/tickets/{ticket_id}/resolve")
+async def resolve(request: Request, ticket_id: TicketId, reason: Text) -> Response:
+    """Say that it is done."""
+    return await _do(request, ticket_id, "resolve", lambda api: api.resolve(ticket_id, reason), "resolved", reason)
+
+
+@router.post("/tickets/{ticket_id}/reopen")
+async def reopen(request: Request, ticket_id: TicketId) -> Response:
+    """Give it to the workers again."""
+    return await _do(request, ticket_id, "reopen", lambda api: api.reopen(ticket_id), "reopened")
+
+
+@router.post("/tickets/{ticket_id}/hold")
+async def hold(request: Request, ticket_id: TicketId) -> Response:
+    """Keep workers away from it."""
+    return await _do(request, ticket_id, "hold", lambda api: api.hold(ticket_id, True), "held")
+
+
+@router.post("/tickets/{ticket_id}/release")
+async def release(request: Request, ticket_id: TicketId) -> Response:
+    """Give a held one back."""
+    return await _do(request, ticket_id, "release", lambda api: api.hold(ticket_id, False), "released")
+
+
+async def _do(request: Request, ticket_id: int, doing: str, act: _Act, what: Said, draft: str = "") -> Response:
+    """Do it and go to the ticket; refused, the page says why, and what was typed is still there."""
+    try:
+        after = await act(api_of(request))
+    except REFUSALS as error:
+        return await _page(request, ticket_id, doing=doing, draft=draft, error=error)
+    if what == "canceled" and after.status is not TicketStatus.CANCELED:
+        what = "canceling"
+    return see(f"/tickets/{ticket_id}", what)
+
+
+async def _page(
+    request: Request, ticket_id: int, *, doing: str = "", draft: str = "", error: OperatorError | None = None
+) -> Response:
+    found = await api_of(request).ticket(ticket_id)
+    return render(
+        request,
+        "ticket.html",
+        block="content",
+        status=status_of(error) if error else 200,
+        t=found,
+        doing=doing,
+        draft=draft,
+        problem=str(error) if error else None,
+        key=new_id(),
+    )
+
+
+def _proof(ticket: TicketDetail, verdict: VerdictView, *, newest: bool) -> dict[str, Any]:
+    """A verdict with what the report of its session adds to it; all of that but ``before`` is of the newest alone."""
+    data = ticket.report.data if ticket.report and ticket.report.session_id == verdict.session_id else {}
+    before = (data.get("task") or {}).get("before") or []
+    data = data if newest else {}
+    task = data.get("task") or {}
+    gaps = data.get("not_proved")
+    if gaps is None:
+        gaps = [f"{c['clause'].replace('_', ' ')}: {c['why']}" for c in verdict.clauses if c.get("state") != "proved"]
+    return {
+        "verdict": verdict,
+        "before": before,
+        "content": task.get("digest"),
+        "base": task.get("base"),
+        "commit": task.get("commit"),
+        "branch": task.get("branch"),
+        "notes": task.get("notes") or [],
+        "claimed": data.get("claimed") or {},
+        "gaps": gaps,
+        "same_check": verdict.check_hash is None or verdict.check_hash == ticket.check_hash,
+    }

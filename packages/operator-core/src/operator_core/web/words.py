@@ -1,0 +1,158 @@
+"""How values look to people: times, money, sizes, and text that nobody may trust."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from datetime import datetime
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup, escape
+
+from operator_core.clock import now
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
+__all__ = [
+    "MAX_MARKS",
+    "MAX_SHOWN",
+    "ago",
+    "duration",
+    "grouped",
+    "markdown",
+    "moment",
+    "money",
+    "pretty",
+    "size",
+    "visible",
+]
+
+MAX_SHOWN = 100_000
+"""No page shows more characters of one text."""
+
+MAX_MARKS = 500
+"""No page names more invisible characters of one text."""
+
+_CONTROL = {i: f"^{chr(i + 64)}" for i in range(32) if i not in (9, 10)} | {0x7F: "^?"}
+# Characters that are not seen, or that make a line read differently from what it says.
+_ODD = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff\ud800-\udfff]"
+)
+# More marks on one letter than any language has paint over the lines around it.
+_STACK = re.compile(
+    "([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{4})"
+    "[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+"
+)
+
+
+def visible(value: object, limit: int = MAX_SHOWN, *, marks: int = MAX_MARKS) -> Markup:
+    """Text as HTML in which nothing is markup and nothing is hidden; invisible characters become marks.
+
+    Args:
+        limit: More characters than so many are cut, which is said.
+        marks: So many invisible characters are named; what follows are U+FFFD, so that the page stays small.
+    """
+    text = str(value).replace("\r\n", "\n")
+    cut = len(text) - limit
+    if cut > 0:
+        text = text[:limit]
+    out, last = [], 0
+    text = _STACK.sub(r"\1", text)
+    for match in islice(_ODD.finditer(text), max(0, marks)):
+        out += [escape(text[last : match.start()]), _mark(match[0])]
+        last = match.end()
+    out.append(escape(_ODD.sub("\ufffd", text[last:])))
+    if cut > 0:
+        out.append(Markup('<span class="cut"> … {} more characters</span>').format(f"{cut:,}"))
+    return Markup("").join(out)
+
+
+def _mark(char: str) -> Markup:
+    code = ord(char)
+    name = unicodedata.name(char, "control character").lower()
+    shown = _CONTROL.get(code, f"U+{code:04X}")
+    return Markup('<span class="odd" title="{}">{}</span>').format(f"U+{code:04X} {name}", shown)
+
+
+def pretty(value: object, limit: int = MAX_SHOWN) -> Markup:
+    """Any JSON value over several lines, as :func:`visible`."""
+    return visible(json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True, default=str), limit)
+
+
+def markdown(text: str) -> Markup:
+    """A page that we wrote with quotations in it, as HTML below a heading of ours: no raw HTML, pictures or links."""
+    made = _markdown()
+    tokens = made.parse(_ODD.sub(lambda m: _CONTROL.get(ord(m[0]), f"[U+{ord(m[0]):04X}]"), text[:MAX_SHOWN]))
+    for token in tokens:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{min(6, int(token.tag[1]) + 2)}"
+    return Markup(made.renderer.render(tokens, made.options, {}))
+
+
+@cache
+def _markdown() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark", {"html": False}).disable(["html_block", "html_inline", "image", "link", "autolink"])
+
+
+def ago(then: datetime, at: datetime | None = None) -> str:
+    """``just now``, ``5 min ago``, ``3 h ago``, ``in 2 d``."""
+    seconds = ((at or now()) - then).total_seconds()
+    if abs(seconds) < 10:
+        return "just now"
+    short = _short(abs(seconds))
+    return f"{short} ago" if seconds > 0 else f"in {short}"
+
+
+def _short(seconds: float) -> str:
+    for size_s, unit in ((86400 * 365, "y"), (86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size_s:
+            return f"{int(seconds // size_s)} {unit}"
+    return f"{int(seconds)} s"
+
+
+def moment(then: datetime) -> str:
+    """``2026-01-28 10:30:45 UTC``."""
+    return f"{then:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def duration(seconds: float) -> str:
+    """``340 ms``, ``12.3 s``, ``4 min 05 s``, ``2 h 03 min``, ``3 d 4 h``."""
+    if seconds < 1:
+        return f"{max(0, round(seconds * 1000))} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def money(usd: float) -> str:
+    """``$0.00``, ``$0.0042``, ``$1.37``, ``$1,204``."""
+    if usd >= 1000:
+        return f"${usd:,.0f}"
+    return f"${usd:.2f}" if usd >= 0.1 or usd == 0 else f"${usd:.4f}"
+
+
+def size(count: int) -> str:
+    """``512 B``, ``8.0 KB``, ``1.4 MB``."""
+    value = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if value < 1024 or unit == "GB":
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def grouped(count: Any) -> str:
+    """``12,345``."""
+    return f"{count:,}"

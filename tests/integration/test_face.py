@@ -1,0 +1,58 @@
+"""The face of a process: what fails in one part of it leaves the others."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx2
+from sqlalchemy import insert, select
+
+from operator_core import clock
+from operator_core.announce.projection import CHANNELS
+from operator_core.cli.face import Face
+from operator_core.config import LoadedSettings, Settings
+from operator_core.db.engine import Database
+from operator_core.db.schema import outbox, tokens
+from operator_core.web.serve import listen
+from tests.support import wait_until_async
+
+
+async def test_who_is_shown_things_does_not_depend_on_who_is_told(tmp_path: Path) -> None:
+    lines: list[str] = []
+    settings = Settings()
+    async with Database.open(tmp_path / "operator.db") as database:
+        # A letter that nobody can read: it ends the one who carries letters.
+        letter = {"channel": f"{CHANNELS}chat", "dedupe_key": "k", "kind": "x", "body": "sk-ant-" + "x" * 40}
+        async with database.begin() as connection:
+            await connection.execute(insert(outbox).values(**letter, created_at=clock.iso()))
+        stop = asyncio.Event()
+        listener = listen("127.0.0.1", 0)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        face = Face(LoadedSettings(settings, {}, None), database, say=lines.append)
+        running = asyncio.create_task(face.run(stop, listener))
+        async with httpx2.AsyncClient() as client:
+
+            async def failed() -> bool:
+                return bool((await client.get(f"{url}/readyz")).json()["courier"] == "failed")
+
+            await wait_until_async(failed, 20)
+            assert (await client.get(f"{url}/readyz")).status_code == 503
+            assert (await client.get(f"{url}/livez")).status_code == 200
+        assert [line for line in lines if line.startswith("[Notify] Nobody is told anything any more (JSONDecodeError")]
+        stop.set()
+        await running
+
+
+async def test_without_a_socket_nothing_is_shown_and_no_token_made(tmp_path: Path) -> None:
+    lines: list[str] = []
+    async with Database.open(tmp_path / "operator.db") as database:
+        stop = asyncio.Event()
+        running = asyncio.create_task(
+            Face(LoadedSettings(Settings(), {}, None), database, say=lines.append).run(stop, None)
+        )
+        await asyncio.sleep(0)
+        stop.set()
+        await running
+        assert lines == []
+        assert await database.fetch(select(tokens)) == []
