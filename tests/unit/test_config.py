@@ -174,6 +174,7 @@ def test_mistakes_in_the_file(tmp_path: Path) -> None:
             "dataverse.",
         ),
         ("[store]\nx = 1", "Unknown key 'store.x' in {}; known here: url."),
+        ('[intake]\nname = "a"', "'intake' in {} is a list of tables; write its head as [[intake]]."),
         ('[[subject]]\nnam = "a"', "The key 'subject[1].name' is missing in {}."),
         ('[[subject]]\nname = "a"\nnetwrk = 1', "Unknown key 'subject[a].netwrk' in {}; perhaps 'network' is meant."),
         (

@@ -607,6 +607,8 @@ def _explain(
         return f"Unknown key '{where}' in {source}; {rest}"
     if first["type"] == "missing":
         return f"The key '{where}' is missing in {source}."
+    if first["type"] == "tuple_type" and len(full) == 1 and isinstance(data.get(str(full[0])), dict):
+        return f"'{where}' in {source} is a list of tables; write its head as [[{where}]]."
     what = f"Bad value for '{where}' in" if where else "Bad configuration in"
     return f"{what} {source}: {first['msg'].removeprefix('Value error, ')}."
 

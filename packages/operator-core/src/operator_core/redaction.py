@@ -15,7 +15,7 @@ from typing import Any
 
 from operator_core.encodings import Needles, encodings_of
 
-__all__ = ["MASK", "RedactFilter", "Redactor", "looks_secret"]
+__all__ = ["MASK", "RedactFilter", "Redactor", "looks_secret", "without_named"]
 
 MASK = "[REDACTED]"
 
@@ -27,6 +27,8 @@ _NAME = re.compile(
 _HARMLESS = re.compile(
     r"(?i)^((old)?pwd|ssh_auth_sock|xauthority|gpg_agent_info|(?!.*webhook_url).*_(file|path|dir|url|header|name|id))$"
 )
+# A parameter of an address; those that are no secret are not many.
+_PARAMETER = re.compile(r"(?<=[?&])([\w.\[\]-]{1,64})=([^&#\s'\"]+)")
 _MIN_LENGTH = 8
 
 # Every shape begins with one of these literals (after so many characters), by which it is found: that is several times
@@ -74,6 +76,21 @@ _Span = tuple[int, int]
 def looks_secret(name: str) -> bool:
     """Whether an environment variable of this name probably holds a secret."""
     return bool(_NAME.search(name)) and not _HARMLESS.match(name)
+
+
+def without_named(value: Any) -> Any:
+    """A JSON-like value without what its name says is secret, at any depth: members of objects, headers among them, and
+    parameters of addresses. The name of a variable or of a file is no secret.
+    """
+    if isinstance(value, str):
+        return _PARAMETER.sub(lambda m: f"{m[1]}={MASK}" if looks_secret(m[1]) else m[0], value)
+    if isinstance(value, Mapping):
+        return {k: MASK if _holds_secret(k, v) else without_named(v) for k, v in value.items()}
+    return [without_named(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _holds_secret(name: Any, value: Any) -> bool:
+    return isinstance(value, str) and looks_secret(str(name)) and not str(name).endswith(("_env", "_file"))
 
 
 class Redactor:

@@ -15,7 +15,7 @@ from operator_core.model.entry import canonical
 from operator_core.model.invariant import HttpProbe, PromQLProbe
 from operator_core.model.json_path import lookup
 from operator_core.probes.observation import LookFailed, Scalar, Seen, excerpt
-from operator_core.redaction import MASK, looks_secret
+from operator_core.redaction import MASK, looks_secret, without_named
 
 if TYPE_CHECKING:
     import ssl
@@ -101,7 +101,7 @@ async def look_promql(probe: PromQLProbe) -> Seen:
 
 
 def say_http(probe: HttpProbe) -> str:
-    """The ``curl`` line of the same request; header values that look secret are masked."""
+    """The ``curl`` line of the same request; headers and parameters that look secret are masked."""
     words = ["curl", "-sS", "--noproxy", "*", "--max-time", f"{probe.timeout_s:g}"]
     if probe.value is None:
         words.append("-i")
@@ -111,13 +111,14 @@ def say_http(probe: HttpProbe) -> str:
         words += ["-H", f"{name}: {MASK if looks_secret(name) else value}"]
     if probe.body is not None:
         words += ["--data-binary", probe.body]
-    return shlex.join([*words, probe.url])
+    return shlex.join([*words, without_named(probe.url)])
 
 
 def say_promql(probe: PromQLProbe) -> str:
     """The ``curl`` line of the same query."""
     words = ["curl", "-sS", "--noproxy", "*", "--max-time", f"{probe.timeout_s:g}", "-G"]
-    return shlex.join([*words, f"{probe.url.rstrip('/')}/api/v1/query", "--data-urlencode", f"query={probe.query}"])
+    url = f"{without_named(probe.url).rstrip('/')}/api/v1/query"
+    return shlex.join([*words, url, "--data-urlencode", f"query={probe.query}"])
 
 
 def _query_url(probe: PromQLProbe) -> str:

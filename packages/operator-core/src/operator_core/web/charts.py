@@ -224,7 +224,7 @@ def _sentence(samples: Sequence[Sample], marks: Sequence[Mark], since: datetime,
         return f"Nobody looked in {span}."
     counts = {light: sum(s.light == light for s in samples) for light in ("green", "red", "unknown")}
     lights = ", ".join(f"{grouped(n)} {light}" for light, n in counts.items() if n)
-    said = [f"{grouped(len(samples))} looks in {span}: {lights}"]
+    said = [f"{grouped(len(samples))} look{'' if len(samples) == 1 else 's'} in {span}: {lights}"]
     numbers = [s.value for s in samples if s.value is not None and math.isfinite(s.value) and s.light != "unknown"]
     if numbers:
         said.append(f"values from {min(numbers):g} to {max(numbers):g}, the last one {numbers[-1]:g}")

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from operator_core.config import LISTS, LoadedSettings, extension_models
 from operator_core.db.engine import safe_url
-from operator_core.redaction import MASK, Redactor, looks_secret
+from operator_core.redaction import Redactor, without_named
 
 __all__ = ["Setting", "effective"]
 
@@ -41,24 +41,14 @@ def effective(loaded: LoadedSettings) -> list[Setting]:
         fields = type(part).model_fields
         for key, value in part.model_dump(mode="json").items():
             name = f"{section}.{key}"
-            shown = safe_url(value) if name == "store.url" else clean.tree(_masked(value))
+            shown = safe_url(value) if name == "store.url" else clean.tree(without_named(value))
             what = " ".join((fields[key].description or "").split()) if key in fields else ""
             found.append(Setting(name, shown, _origin(loaded.origins, name), what))
     for section in LISTS:
         for table in getattr(settings, section):
-            data = clean.tree(_masked(table.model_dump(mode="json", exclude_defaults=True)))
+            data = clean.tree(without_named(table.model_dump(mode="json", exclude_defaults=True)))
             found.append(Setting(f"{section}.{table.name}", data, _origin(loaded.origins, section)))
     return found
-
-
-def _masked(value: Any) -> Any:
-    """Without what its name says is secret, at any depth; the name of a variable or of a file is none."""
-    if isinstance(value, Mapping):
-        return {
-            k: MASK if isinstance(v, str) and looks_secret(k) and not k.endswith(("_env", "_file")) else _masked(v)
-            for k, v in value.items()
-        }
-    return [_masked(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _origin(origins: Mapping[str, str], name: str) -> str:

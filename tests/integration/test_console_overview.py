@@ -1,0 +1,271 @@
+"""Monitor, fleet and costs as they come from the server: what they say and do, and what they never let through."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from operator_core import clock
+from operator_core.config import Settings
+from operator_core.db.fleet import set_draining
+from operator_core.db.queue import WorkQueue
+from operator_core.db.schema import agent_sessions, usage_totals, workers
+from operator_core.db.tickets import TicketDB
+from operator_core.model.monitor import MONITOR_BLIND, Light, MonitorState
+from operator_core.model.person import Role
+from operator_core.model.ticket import InvariantViolation
+from tests.support.scene import HOSTILE, attempt
+from tests.support.web import WebSite, open_web
+
+PAGES = ("/monitor", "/fleet", "/costs")
+
+
+@pytest.fixture
+async def web(tmp_path: Path) -> AsyncIterator[WebSite]:
+    settings = Settings.model_validate(
+        {
+            "subject": [
+                {
+                    "name": "queue",
+                    "workspace": str(tmp_path),
+                    "invariant": [
+                        {"name": "depth", "severity": "critical", "probe": {"type": "tcp", "port": 1}},
+                        {"name": "never-seen", "probe": {"type": "tcp", "port": 1}},
+                    ],
+                }
+            ]
+        }
+    )
+    async with open_web(str(tmp_path / "store.db"), settings) as site:
+        yield site
+
+
+async def look(
+    web: WebSite, light: Light, value: str | None, *, back_s: float = 0, key: str = "depth", name: str = ""
+) -> None:
+    at = clock.now() - timedelta(seconds=back_s)
+    began = at if light == "red" else None
+    state = MonitorState(key, name or key, light, at, began, (), 0, value, at)
+    await TicketDB(web.database).save_monitor_states([state])
+
+
+async def spend(
+    web: WebSite, cost: float, *, back_days: int = 0, unpriced: int = 0, model: str = "opus", name: str = ""
+) -> int:
+    """A ticket whose session used something on that day."""
+    ticket = await TicketDB(web.database).open_ticket(name or f"disk-{clock.new_id()[:6]}", "full")
+    work = await attempt(web.database, ticket.id or 0, f"box-{ticket.id}")
+    day = clock.iso(clock.now() - timedelta(days=back_days))[:10]
+    tokens = {"input_tokens": 10, "output_tokens": 5, "cache_read_tokens": 80, "cache_write_tokens": 10}
+    async with web.database.begin() as c:
+        await c.execute(
+            usage_totals.insert(),
+            {
+                "session_id": work.session_id,
+                "phase": "worker_1",
+                "model": model,
+                "day": day,
+                "ticket_id": ticket.id,
+                "calls": 3,
+                "cost_usd": cost,
+                "unpriced": unpriced,
+                **tokens,
+            },
+        )
+        await c.execute(agent_sessions.update().values(counted_seq=agent_sessions.c.head_seq))
+    return ticket.id or 0
+
+
+async def page(web: WebSite, path: str, role: Role = Role.VIEWER) -> str:
+    answer = await (await web.browser(role)).get(path)
+    assert answer.status_code == 200, answer.text
+    assert " style=" not in answer.text
+    return answer.text
+
+
+def words(html: str) -> str:
+    """What a person reads."""
+    html = re.sub(r"<svg class=\"(?:spark|bars|share)\".*?</svg>", "", html, flags=re.S)
+    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
+
+
+def row_of(html: str, name: str) -> str:
+    """The row of a table that has that name in it."""
+    return next(row for row in re.findall(r"<tr.*?</tr>", html, re.S) if name in row)
+
+
+def charts(html: str) -> list[ElementTree.Element]:
+    return [ElementTree.fromstring(svg) for svg in re.findall(r"<svg class=\"(?:spark|bars)\".*?</svg>", html, re.S)]
+
+
+async def test_with_nothing_they_say_what_to_do(tmp_path: Path) -> None:
+    async with open_web(str(tmp_path / "store.db")) as web:
+        assert "Nothing is under watch" in words(await page(web, "/monitor"))
+        assert "No worker is there Nothing waits for one" in words(await page(web, "/fleet"))
+        assert "Nothing was spent" in words(await page(web, "/costs"))
+        await TicketDB(web.database).open_ticket("disk", "full")
+        assert "1 ticket waits for one." in words(await page(web, "/fleet"))
+
+
+async def test_the_monitor_shows_what_was_seen_and_never_calls_unknown_green(web: WebSite) -> None:
+    await look(web, "green", "3", back_s=120)
+    await look(web, "red", "12", back_s=60)
+    await look(web, "unknown", "12", back_s=30)
+    await look(web, "green", "ok", key="load")
+    html = await page(web, "/monitor")
+    depth = row_of(html, ">depth<")
+    assert "s-unknown" in depth
+    assert "s-green" not in depth
+    assert "critical" in depth
+    assert "queue" in depth
+    assert "unknown" in words(depth)
+    assert ">12<" not in depth, "the value from before the look that failed is shown as if it were from now"
+    (chart,) = charts(depth)
+    assert {e.get("class") for e in chart.iter()} >= {"green", "red", "unknown"}
+    assert "3 looks" in (chart.get("aria-label") or "")
+    assert "ok" in words(row_of(html, ">load<"))
+    never = row_of(html, "never-seen")
+    assert "never" in words(never)
+    assert "s-unknown" in never
+    assert html.index("never-seen") < html.index(">load<"), "green stands before unknown"
+    assert "2 unknown 1 green" in words(html)
+
+
+async def test_the_monitor_links_the_ticket_and_says_what_is_old(web: WebSite) -> None:
+    now = clock.now()
+    ticket = await TicketDB(web.database).create_or_update_ticket(InvariantViolation("depth", "12 wait", now, now))
+    await look(web, "red", "12", back_s=4000)
+    html = await page(web, "/monitor")
+    depth = row_of(html, ">depth<")
+    assert f'href="/tickets/{ticket.id}"' in depth
+    assert "stale" in words(depth)
+    assert (charts(depth)[0].get("aria-label") or "").startswith("Nobody looked in 1 h")
+    assert "1 look in 6 h" in (
+        charts(row_of(await page(web, "/monitor?hours=6"), ">depth<"))[0].get("aria-label") or ""
+    )
+    await look(web, "red", "refused", key="monitor-blind:depth", name=MONITOR_BLIND)
+    assert "The monitor cannot look at depth" in words(await page(web, "/monitor?hours=<script>"))
+
+
+async def test_many_looks_and_many_invariants_make_no_large_page(web: WebSite) -> None:
+    at = clock.now() - timedelta(minutes=50)
+    tickets = TicketDB(web.database)
+    for i in range(200):
+        moment = at + timedelta(seconds=i)
+        light: Light = "red" if i % 2 else "green"
+        await tickets.save_monitor_states(
+            [MonitorState(f"k{n}", f"k{n}", light, moment, None, (), 0, str(i), moment) for n in range(40)]
+        )
+    html = await page(web, "/monitor?hours=24")
+    assert len(charts(html)) == 42
+    assert len(html) < 400_000
+
+
+async def test_the_fleet_shows_who_works_and_who_does_not(web: WebSite) -> None:
+    queue = WorkQueue(web.database)
+    await queue.register("w-idle", 600, "alpha", 2)
+    await queue.register("w-gone", 600, "gone-box", 2)
+    await queue.register("w-drain", 600, "drain-box", 4)
+    ticket = await TicketDB(web.database).open_ticket("disk", "full")
+    await attempt(web.database, ticket.id or 0, "busy-box")
+    await set_draining(web.database, "w-drain", True)
+    async with web.database.begin() as c:
+        await c.execute(workers.update().where(workers.c.id == "w-gone").values(lease_until=1))
+    html = await page(web, "/fleet")
+    assert "idle" in words(row_of(html, "alpha"))
+    assert "0 of 2" in words(row_of(html, "alpha"))
+    assert "gone" in words(row_of(html, "gone-box"))
+    assert "ran out" in words(row_of(html, "gone-box"))
+    assert "draining" in words(row_of(html, "drain-box"))
+    busy = row_of(html, "busy-box")
+    assert "working" in words(busy)
+    assert f'href="/tickets/{ticket.id}"' in busy
+    assert '<form method="post" action="/fleet' not in html, "a viewer has no buttons"
+
+
+async def test_an_administrator_drains_with_a_form(web: WebSite) -> None:
+    queue = WorkQueue(web.database)
+    await queue.register("w1", 600, "alpha", 2)
+    await TicketDB(web.database).open_ticket("disk", "full")
+    browser = await web.browser(Role.ADMIN)
+    html = (await browser.get("/fleet")).text
+    assert 'action="/fleet/w1/drain"' in html
+    form = {"csrf": await web.csrf(browser), "draining": "true"}
+    answer = await browser.post("/fleet/w1/drain", data=form)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/fleet?said=drained")
+    html = (await browser.get(answer.headers["location"])).text
+    assert "The worker ends what it has and takes nothing new." in html
+    assert "All workers are draining" in words(html)
+    assert await queue.claim("w1", name="alpha") == []
+    answer = await browser.post("/fleet/w1/drain", data={**form, "draining": "false"})
+    assert answer.headers["location"] == "/fleet?said=undrained"
+    assert len(await queue.claim("w1", name="alpha")) == 1
+    assert (await browser.post("/fleet/nobody/drain", data=form)).status_code == 404
+    assert (await browser.post("/fleet/w1/drain", data={"draining": "true"})).status_code == 403
+    assert (await browser.post("/fleet/w1/drain", data={**form, "draining": "perhaps"})).status_code == 422
+    operator = await web.browser(Role.OPERATOR)
+    answer = await operator.post("/fleet/w1/drain", data={"csrf": await web.csrf(operator), "draining": "true"})
+    assert answer.status_code == 403
+
+
+async def test_costs_add_up_by_day_and_by_what_they_were_for(web: WebSite) -> None:
+    dear = await spend(web, 12.0, model="opus")
+    cheap = await spend(web, 3.0, back_days=2, model="haiku")
+    await spend(web, 100.0, back_days=40)
+    html = await page(web, "/costs")
+    said = words(html)
+    assert "Spent $15.00" in said
+    assert "80 %" in said
+    assert html.index(f"/tickets/{dear}") < html.index(f"/tickets/{cheap}")
+    (chart,) = charts(html)
+    assert (chart.get("aria-label") or "").endswith("$15.00 in all")
+    bars = list(chart.iter("g"))
+    assert len(bars) == 30, "a day on which nothing was spent is a day too"
+    heights = [float(g[1].get("height") or 0) for g in bars]
+    assert heights[29] == pytest.approx(4 * heights[27], rel=0.02)
+    assert sum(h > 0 for h in heights) == 2
+    by_model = words(await page(web, "/costs?by=model&days=90"))
+    assert "Spent $115.00" in by_model
+    assert "opus $112.00" in by_model
+    assert "haiku $3.00" in by_model
+    assert "worker_1" in words(await page(web, "/costs?by=phase"))
+    day = clock.iso()[:10]
+    assert f"{day} $12.00" in words(await page(web, "/costs?by=day&days=7"))
+    assert "Spent $15.00" in words(await page(web, "/costs?by=nonsense&days=-1"))
+
+
+async def test_a_price_that_is_not_known_is_said(web: WebSite) -> None:
+    await spend(web, 2.0, unpriced=1)
+    html = await page(web, "/costs")
+    assert "Spent ≥ $2.00" in words(html)
+    assert "The price of 1 call is not known" in words(html)
+    (bar,) = [g for g in charts(html)[0].iter("g") if g.get("class") == "bar open"]
+    assert "at least $2.00" in "".join(bar.itertext())
+
+
+async def test_hostile_texts_stay_texts(web: WebSite) -> None:
+    await look(web, "red", HOSTILE, key=HOSTILE, name=HOSTILE)
+    await look(web, "red", HOSTILE, key=f"monitor-blind:{HOSTILE}", name=MONITOR_BLIND)
+    await WorkQueue(web.database).register("w1", 600, HOSTILE)
+    await spend(web, 1.0, model=HOSTILE, name=HOSTILE)
+    for path in (*PAGES, "/costs?by=model", "/monitor?hours=24"):
+        html = await page(web, path, Role.ADMIN)
+        assert "<script>document" not in html
+        assert "<img src=x" not in html
+        assert "\x1b" not in html
+        assert "\u202e" not in html
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_htmx_gets_the_part_that_it_puts_in_place(web: WebSite, path: str) -> None:
+    await look(web, "green", "1")
+    await WorkQueue(web.database).register("w1", 600, "alpha")
+    answer = await (await web.browser(Role.VIEWER)).get(path, headers={"HX-Request": "true"})
+    assert answer.status_code == 200
+    assert "<html" not in answer.text
+    assert re.match(r'\s*<div id="(watched|workers|costs)"', answer.text)
