@@ -415,6 +415,7 @@ async def _release_any(self: WorkQueue, claim: Claim, *, delay_s: float = 0.0) -
 
 async def _park_asleep(self: WorkQueue, claim: Claim, seen: int, *, wait_s: float | None = None) -> bool:
     values = {"ticket": claim.ticket_id, "own_fence": claim.fence, "wait_ms": int((wait_s or 0) * 1000), "now": "x"}
+    values["why"] = "x"
     async with self.database.begin() as c:
         await c.execute(queue_module._PARK, values)
     return True

@@ -155,6 +155,8 @@ def test_what_does_not_work_says_so(there: There, tmp_path: Path) -> None:
     assert "does not know this token" in there.refused("tickets", "list", OPERATOR_TOKEN="op_0_0")
     assert "role operator" in there.refused("cancel", "2", role=Role.VIEWER)
     assert "no ticket #77" in there.refused("tickets", "show", "77", code=1)
+    assert "no approval '77'" in there.refused("approvals", "approve", "77", code=1)
+    assert "name the invariant" in there.refused("tickets", "open", "x", "y", "--subject", "z")
     assert "--token-file" in there.refused("tickets", "list", "--token-file", str(tmp_path / "none"))
     file = tmp_path / "token"
     file.write_text(there.server.tokens[Role.VIEWER] + "\n")

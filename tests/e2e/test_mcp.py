@@ -53,7 +53,7 @@ def parameters(*words: str, **env: str) -> StdioServerParameters:
 async def facts(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
     result = await client.call_tool(tool, arguments)
     assert not result.is_error, result.content
-    assert result.structured_content is not None
+    assert isinstance(result.structured_content, dict)
     return result.structured_content
 
 

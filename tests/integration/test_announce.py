@@ -92,6 +92,20 @@ async def test_what_a_rule_wants_told_arrives_signed_in_order_and_nothing_older(
         assert SECRET not in json.dumps(await column_of(store_url, "SELECT body FROM ledger"))
 
 
+async def test_a_row_that_somebody_has_changed_keeps_nobody_from_being_told(tmp_path: Path) -> None:
+    store, begin = str(tmp_path / "x.db"), clock.now()
+    async with Database.open(store) as database, http_sink() as sink:
+        announcer = Announcer(settings_of(hook(sink), rules=[{"channels": ["hook"], "states": ["open"]}]), database)
+        await announcer.step()
+        await TicketDB(database).open_ticket("n1", "wrong")
+        await column_of(store, "DROP TRIGGER ledger_frozen")
+        await column_of(store, "UPDATE ledger SET body = 'no json'")
+        second = await TicketDB(database).open_ticket("n2", "wrong")
+        assert await announcer.drain(10) == 0
+        assert [n for n, _, _ in told(sink)] == [second.id]
+        assert (await make_digest(database, begin)).opened == 1
+
+
 async def test_several_servers_tell_everything_once(store_url: str) -> None:
     async with Database.open(store_url) as one, Database.open(store_url) as two, http_sink() as sink:
         settings = settings_of(hook(sink, "a"), hook(sink, "b"), rules=[{"channels": ["a", "b"], "states": ["open"]}])

@@ -70,6 +70,13 @@ async def test_the_same_key_has_one_effect_and_the_same_answer(api: LocalApi) ->
     assert {answer.status for answer in answers} == {"open"}
     await asyncio.gather(*(api.steer(waiting, "and slowly", key="s") for _ in range(4)))
     assert await column_of(api.settings.store.url, "SELECT count(*) FROM inbox") == [2]
+    # A key that was used before, for something else: what is said there must not be lost.
+    await api.hold(waiting, True)
+    other = await start_work(api.database)
+    await other.queue.park(other.claim, other.claim.wake)
+    assert (await api.reply(other.claim.ticket_id, "yes", key="r")).status == "open"
+    await api.steer(other.claim.ticket_id, "and slowly", key="r")
+    assert await column_of(api.settings.store.url, "SELECT count(*) FROM inbox") == [4]
 
 
 async def test_a_key_that_is_none_is_refused(api: LocalApi) -> None:

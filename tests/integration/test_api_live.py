@@ -26,7 +26,7 @@ from operator_core.model.person import Actor, Role
 from operator_core.web.event_stream import HEARTBEAT, EventStream, event
 from operator_core.web.live import Feeds
 from tests.support import free_port, wait_until_async
-from tests.support.store import Work, finish, start_work
+from tests.support.store import Work, column_of, finish, start_work
 from tests.support.web import open_web, served
 
 
@@ -193,6 +193,28 @@ class _Counting(LocalApi):
     async def entries(self, session_id: str, **options: Any) -> Any:
         self.asked += 1
         return await super().entries(session_id, **options)
+
+
+async def test_a_session_that_cannot_be_read_is_in_nobody_else_s_way(tmp_path: Path) -> None:
+    store = str(tmp_path / "o.db")
+    async with Database.open(store) as database, feeds_of(database) as feeds:
+        broken, whole = await start_work(database), await start_work(database)
+        board = await feeds.board()
+        await board.next(1.0)
+        sources = [await feeds.session(work.session_id) for work in (broken, whole)]
+        await column_of(store, "DROP TRIGGER agent_log_entries_frozen")
+        await column_of(
+            store,
+            "CREATE TRIGGER forger AFTER INSERT ON agent_log_entries "
+            f"WHEN NEW.session_id = '{broken.session_id}' "
+            "BEGIN UPDATE agent_log_entries SET timestamp = 'never' WHERE id = NEW.id; END",
+        )
+        await add(broken, 1)
+        await add(whole, 3)
+        assert numbers(await read(sources[1], lambda found: len(numbers(found)) == 3)) == [0, 1, 2]
+        ticket = await TicketDB(database).open_ticket("a", "A")
+        changed = await read(board, lambda found: any(data["id"] == ticket.id for _, _, data in found))
+        assert changed, "the board has ended"
 
 
 async def test_the_board(store_url: str) -> None:

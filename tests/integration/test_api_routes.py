@@ -24,7 +24,7 @@ from operator_core.db.engine import Database
 from operator_core.db.idempotency import Keys
 from operator_core.db.ledger import ticket_history
 from operator_core.db.tickets import TicketDB
-from operator_core.errors import ConfigError, NotFound, StoreUnavailable, TransitionRefused
+from operator_core.errors import ConfigError, NotFound, StoreError, StoreUnavailable, TransitionRefused
 from operator_core.model.entry import Draft
 from operator_core.model.person import Actor, Role
 from operator_core.model.ticket import TicketStatus
@@ -363,6 +363,10 @@ async def test_another_server_is_there(tmp_path: Path) -> None:
         seen.append(head)
         if b"/board" in head:
             writer.write(b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n")
+        elif b"/workers" in head:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+        elif b"/stream" in head:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\nevent: entry\ndata: {}\n\n")
         else:
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 2\r\n\r\nhi")
         await writer.drain()
@@ -376,7 +380,11 @@ async def test_another_server_is_there(tmp_path: Path) -> None:
                 await client.board()
             with pytest.raises(Exception, match="not an Operator server"):
                 await client.ticket(1)
-    assert len(seen) == 2
+            with pytest.raises(StoreError, match="another version"):
+                await client.workers()
+            with pytest.raises(StoreError, match="another version"):
+                await anext(client.stream("s"))
+    assert len(seen) == 4
 
 
 async def test_a_server_that_says_something_twice(tmp_path: Path) -> None:
@@ -385,7 +393,8 @@ async def test_a_server_that_says_something_twice(tmp_path: Path) -> None:
         work = await start_work(web.database, entries=4)
         page = await web.site.api.entries(work.session_id)
     blocks = [f"id: {e.seq}\nevent: entry\ndata: {e.model_dump_json()}\n\n" for e in page.items]
-    parts = ["".join(blocks[:2]), "".join(blocks[:3]), "".join([*blocks[1:], "event: end\ndata: {}\n\n"])]
+    again = [blocks[2], *blocks[1:], "event: end\ndata: {}\n\n"]
+    parts = ["".join(blocks[:2]), "".join(blocks[:3]), "".join(again)]
     asked: list[bytes] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -444,3 +453,45 @@ def test_a_store_and_a_server_are_one_interface() -> None:
     if False:
         _.append(LocalApi(None, Settings(), Actor("x", Role.VIEWER)))  # type: ignore[unreachable]
         _.append(Client("", ""))
+
+
+async def test_what_a_probe_shows_to_its_system_is_not_shown_to_readers(tmp_path: Path) -> None:
+    probe = {
+        "type": "http",
+        "url": "https://h.example.com/?access_token=hidden-1234",
+        "headers": {"Authorization": "Basic hidden-1234", "X-Api-Key": "hidden-1234", "Cookie": "sid=hidden-1234"},
+    }
+    subject = {"name": "shop", "invariant": [{"name": "orders", "probe": probe, "expect": "== 200"}]}
+    settings = Settings.model_validate({"subject": [subject], "web": {"port": 0}})
+    async with open_web(tmp_path / "o.db", settings) as web:
+        order = {"name": "orders", "message": "They fail.", "invariant": "orders"}
+        made = await web.client(Role.OPERATOR).post(f"{API}/incidents", json=order)
+        assert made.status_code == 201
+        viewer = web.client(Role.VIEWER)
+        for path in (f"{API}/tickets/1", f"{API}/tickets/1/checks", "/tickets/1", "/tickets/1/evidence", "/settings"):
+            answer = await viewer.get(path)
+            assert answer.status_code == 200
+            assert "hidden-1234" not in answer.text, path
+        frozen = (await TicketDB(web.database).get_ticket(1)).check_spec
+        assert frozen is not None
+        assert frozen["invariant"]["probe"]["headers"]["X-Api-Key"] == "hidden-1234", "checked as configured"
+
+
+async def test_an_agent_that_nests_its_arguments_deeply_hides_nothing(tmp_path: Path) -> None:
+    """No answer can hold such a value; it is there as a text, and what follows is not lost."""
+    steps: Any = "rm -rf /"
+    for _ in range(300):
+        steps = [steps]
+    block = {"type": "tool_use", "id": "c", "name": "shell", "input": {"steps": steps}}
+    async with open_web(tmp_path / "o.db") as web:
+        work = await start_work(web.database, entries=1)
+        call = Draft("tool_call", "shell", "shell", "shell", {"steps": steps}, tool_use_id="c")
+        message = Draft("message", "reply", body={"role": "assistant", "content": [block]})
+        await work.journal.append(call, message, Draft("reasoning", "after it"))
+        viewer = web.client(Role.VIEWER)
+        path = f"{API}/sessions/{work.session_id}/entries"
+        for query in ("", "?bodies=true", "?max_chars=10"):
+            answer = await viewer.get(path + query)
+            assert answer.status_code == 200, answer.text
+            assert [entry["seq"] for entry in answer.json()["items"]] == [0, 1, 2, 3]
+        assert "rm -rf /" in (await viewer.get(path)).json()["items"][1]["tool_params"]["input"]

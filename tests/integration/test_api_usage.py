@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sqlite3
+import threading
 from collections.abc import AsyncIterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -119,6 +122,36 @@ async def test_many_who_count_at_once_count_each_call_once(store_url: str) -> No
         assert await column_of(store_url, "SELECT sum(cost_usd) FROM usage_totals") == [6 * 30 * 0.25]
 
 
+async def test_reading_waits_for_nobody_who_writes(tmp_path: Path) -> None:
+    """On SQLite; on PostgreSQL a writer locks only what it writes."""
+    store = tmp_path / "store.db"
+    async with open_api(str(store)) as api:
+        work = await work_with(api.database, paid(1, 1.0))
+        with closing(sqlite3.connect(store, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            async with asyncio.timeout(15):
+                assert (await api.board()).counts == {"running": 1}
+                assert (await api.session(work.session_id)).entries == 1
+                assert len((await api.tickets()).items) == len((await api.sessions()).items) == 1
+            other.execute("ROLLBACK")
+
+        async def spent() -> bool:
+            return (await api.session(work.session_id)).spent.cost_usd == 1.0
+
+        await wait_until_async(spent)
+
+
+async def test_a_count_that_waits_is_over_when_the_store_is_closed(tmp_path: Path) -> None:
+    store = tmp_path / "store.db"
+    with closing(sqlite3.connect(store, isolation_level=None)) as other:
+        async with open_api(str(store)) as api:
+            work = await work_with(api.database, paid(1, 1.0))
+            other.execute("BEGIN IMMEDIATE")
+            assert (await api.session(work.session_id)).spent.cost_usd == 0.0
+            asyncio.get_running_loop().call_later(0.3, other.execute, "ROLLBACK")
+    assert threading.active_count() == 1, "a connection is left open"
+
+
 async def test_a_stretch_that_was_counted_is_not_counted_as_a_part_of_a_longer_one(api: LocalApi) -> None:
     work = await work_with(api.database, *[paid(1, 1.0)] * 6)
     totals = UsageTotals(api.database)
@@ -175,3 +208,19 @@ async def test_what_was_spent_outlives_the_journal(api: LocalApi, tmp_path: Path
     assert (await api.session(work.session_id)).entries == 1
     page = await api.entries(work.session_id)
     assert (page.items, page.ended) == ([], True)
+
+
+async def test_what_is_not_counted_yet_is_not_deleted(tmp_path: Path) -> None:
+    store = str(tmp_path / "store.db")
+    async with open_api(store) as api:
+        work = await work_with(api.database, paid(1, 2.0))
+        await finish(work)
+        # As if another process were faster each time, and had not come to the end.
+        faster = "CREATE TRIGGER faster BEFORE UPDATE OF counted_seq ON agent_sessions BEGIN SELECT RAISE(IGNORE); END"
+        await column_of(store, faster)
+        state = tmp_path / "state"
+        assert (await prune(api.database, older_than=timedelta(0), keep=None, state_dir=state)).sessions == ()
+        await column_of(store, "DROP TRIGGER faster")
+        pruned = await prune(api.database, older_than=timedelta(0), keep=None, state_dir=state)
+        assert pruned.sessions == (work.session_id,)
+        assert (await api.ticket(1)).spent.cost_usd == 2.0

@@ -18,6 +18,7 @@ from operator_core.db.audit_log import Journal
 from operator_core.db.engine import Database
 from operator_core.db.integrity import verify
 from operator_core.db.ledger import ticket_history
+from operator_core.db.numbers import numbers
 from operator_core.db.queue import Claim, WorkQueue
 from operator_core.db.retention import prune
 from operator_core.db.tickets import TicketDB
@@ -240,6 +241,18 @@ async def test_what_nobody_would_read_is_not_asked_about(tmp_path: Path) -> None
         assert "nobody would read" in str(await results(rig))
 
 
+async def test_what_is_nested_so_deeply_that_the_inbox_could_not_show_it_is_not_asked_about(tmp_path: Path) -> None:
+    steps: Any = "x"
+    for _ in range(150):
+        steps = [steps]
+    deep = Call("shell", {"command": "touch effect", "reasoning": "r", "steps": steps})
+    async with open_rig(after(Reply(calls=(deep,))), tmp_path, **rules(ASK)) as rig:
+        await rig.solve()
+        assert made(rig) == []
+        assert await Approvals(rig.database).listed(pending=False) == []
+        assert "nested so deeply" in str(await results(rig))
+
+
 async def test_a_secret_behind_it_is_not_executed_from_its_mask(tmp_path: Path) -> None:
     secret = "correct-horse-battery-staple-9431"
     reply = Reply(calls=(*EFFECT.calls, command(f"echo {secret} > leaked")))
@@ -360,8 +373,10 @@ async def test_resolved_by_hand_while_it_waits_the_question_is_over(tmp_path: Pa
         await rig.incident()
         await rig.work()
         asked = await waiting(rig)
+        assert (await numbers(rig.database)).approvals == 1
         await rig.tickets.resolve_ticket(1, note="I did it.")
         assert await Approvals(rig.database).listed() == []
+        assert (await numbers(rig.database)).approvals == 0
         with pytest.raises(TransitionRefused):
             await Approvals(rig.database).decide(asked.id, True)
         await rig.tickets.reopen_ticket(1)

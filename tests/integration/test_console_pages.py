@@ -14,14 +14,16 @@ import httpx2
 import pytest
 
 from operator_core.config import LoadedSettings, Settings
-from operator_core.db.approvals import Approvals
+from operator_core.db.approvals import Approvals, Question
 from operator_core.db.engine import Database
 from operator_core.db.tickets import TicketDB
 from operator_core.db.tokens import Tokens
+from operator_core.model.entry import Draft
 from operator_core.model.person import Role
 from operator_core.model.ticket import TicketStatus
 from operator_core.model.verdict import VerdictKind
 from tests.support.scene import HOSTILE, Scene, attempt, furnish, judged
+from tests.support.store import start_work
 from tests.support.web import WebSite, open_web
 
 VOID = {"area", "br", "hr", "img", "input", "link", "meta", "source"}
@@ -453,6 +455,22 @@ async def test_a_call_is_allowed_or_denied_from_the_inbox(house: House, answer: 
     late = await client.post(path, data={"csrf": csrf, "answer": other})
     assert late.status_code == 409
     assert (await client.post(path, data={"csrf": csrf, "answer": "maybe"})).status_code in (404, 422)
+
+
+async def test_what_waits_is_shown_however_much_was_answered_since(tmp_path: Path) -> None:
+    async with open_web(tmp_path / "operator.db") as web:
+        approvals = Approvals(web.database)
+
+        async def ask(*calls: str) -> list[Draft]:
+            questions = [Question(call, "shell", {"command": call}, "It lasts.") for call in calls]
+            return await approvals.ask((await start_work(web.database)).journal, questions, calls, 3600.0)
+
+        await ask("call-1-0")
+        for draft in await ask(*(f"call-101-{n}" for n in range(101))):
+            await approvals.decide(draft.body["approval"], True)
+        page = await get(await web.browser(Role.OPERATOR), "/approvals?all=1")
+        assert "call-1-0" in page.text
+        assert "call-101-100" in page.text
 
 
 async def test_settings_show_origins_and_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -324,7 +324,10 @@ async def test_the_audit_can_be_read_when_the_ledger_is_broken(web: WebSite) -> 
         await c.execute(
             text("UPDATE ledger SET body = '[1]', kind = '<x-evil>', session_id = '\"><x-evil>' WHERE seq = 1")
         )
-    assert "Ledger" in (await page(web.client(Role.VIEWER), "/audit")).text
+        await c.execute(text("UPDATE ledger SET body = 'no json' WHERE ticket_id = 1 AND kind = 'transition'"))
+    client = web.client(Role.VIEWER)
+    assert "Ledger" in (await page(client, "/audit")).text
+    assert "the disk is full" in (await page(client, "/tickets/1")).text
 
 
 async def test_the_ledger_is_shown_in_parts(web: WebSite) -> None:

@@ -22,7 +22,10 @@ from operator_core.errors import ConfigError, Fenced, NotFound, OperatorError
 from operator_core.model.person import Role
 from operator_core.model.task import TaskSpec
 from operator_core.model.ticket import Reason, TicketStatus
+from operator_core.scripted import FunctionBrain, Reply, Turn
+from tests.support import wait_until_async
 from tests.support.processes import operator_environment
+from tests.support.rig import PROPOSE, command, open_rig, spec_of
 from tests.support.web import served
 
 
@@ -140,6 +143,43 @@ async def test_what_people_decide_about_workers_is_in_the_ledger(desk: Desk) -> 
     assert [(row.body["worker"], row.body["name"], row.body["actor"]) for row in rows] == [("w1", "alpha", "api:ann")]
     (row,) = await desk.database.fetch(workers.select())
     assert row.concurrency == 4
+
+
+async def test_a_worker_that_is_drained_ends_its_session_and_waits(tmp_path: Path) -> None:
+    """Its session goes on to the proof; the next ticket is taken when it may take again, and not before."""
+    stop = asyncio.Event()
+
+    def reply(turn: Turn) -> Reply:
+        waits = command("while [ ! -e go ]; do sleep 0.05; done; touch fixed")
+        return PROPOSE if turn.step else Reply(calls=(waits,))
+
+    options = {"concurrency": 1, "poll_s": 0.2}
+    async with open_rig(FunctionBrain(reply), tmp_path, worker=options) as rig, rig.worker() as worker:
+        first = await rig.incident(spec_of(rig.workspace, "first"))
+        second = await rig.incident(spec_of(rig.workspace, "second"))
+        running = asyncio.create_task(worker.run(stop))
+
+        async def is_there(ticket: int, status: TicketStatus) -> bool:
+            return (await rig.tickets.get_ticket(ticket)).status is status
+
+        async def row() -> tuple[int, bool]:
+            (found,) = await rig.database.fetch(workers.select())
+            return found.concurrency, found.draining
+
+        try:
+            await wait_until_async(lambda: is_there(first, TicketStatus.RUNNING), 30)
+            assert await row() == (1, False)
+            await set_draining(rig.database, worker.id, True)
+            (rig.workspace / "go").touch()
+            await wait_until_async(lambda: is_there(first, TicketStatus.RESOLVED), 30)
+            await asyncio.sleep(1.0)  # five polls
+            assert await is_there(second, TicketStatus.OPEN)
+            assert await row() == (1, True)
+            await set_draining(rig.database, worker.id, False)
+            await wait_until_async(lambda: is_there(second, TicketStatus.RESOLVED), 30)
+        finally:
+            stop.set()
+            await running
 
 
 # ---- on the command line and over HTTP

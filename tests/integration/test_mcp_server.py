@@ -214,7 +214,8 @@ async def test_wrong_calls_are_one_sentence_and_change_nothing(
 
 @asynccontextmanager
 async def over_http(gate: Any, *, write: bool = True) -> AsyncIterator[str]:
-    stop, lines = asyncio.Event(), []
+    stop = asyncio.Event()
+    lines: list[str] = []
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
     serving = asyncio.create_task(serve_http(gate, listener, stop, lines.append, write=write, most=100_000))
@@ -264,6 +265,8 @@ async def test_who_may_not_enter_is_refused_before_anything_is_read(api: LocalAp
         ({"Authorization": "Bearer " + "x" * 10_000}, PATH, 401),
         ({"Authorization": "Basic eDp5"}, PATH, 401),
         ({**good, "Host": "rebound.example"}, PATH, 421),
+        ({"Host": "rebound.example"}, PATH, 421),
+        ({"Origin": "http://evil.example"}, PATH, 403),
         ({**good, "Origin": "http://evil.example"}, PATH, 403),
         ({**good, "Origin": "null"}, PATH, 403),
         (good, "/", 404),

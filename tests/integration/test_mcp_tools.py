@@ -12,10 +12,12 @@ import pytest
 
 from operator_core.db.approvals import Approvals
 from operator_core.model.entry import EntryKind
+from operator_core.model.task import TaskSpec
 from operator_core.model.ticket import TicketStatus
-from operator_core.scripted import Brain, Call, FunctionBrain, Reply
+from operator_core.scripted import Brain, Call, FunctionBrain, Reply, Turn
 from tests.support.mcp_server import PROGRAM, mcp_over_http
 from tests.support.rig import PROPOSE, Rig, command, open_rig
+from tests.support.task_brain import done, task_brain
 
 
 def server(*args: str, **values: Any) -> dict[str, Any]:
@@ -40,6 +42,7 @@ async def results(rig: Rig) -> list[dict[str, Any]]:
 
 def offered(rig: Rig) -> dict[str, Any]:
     request = next(r for r in rig.server.model_calls() if r.body and r.body.get("tools"))
+    assert request.body is not None
     return {tool["name"]: tool for tool in request.body["tools"]}
 
 
@@ -140,6 +143,8 @@ async def test_a_server_that_dies_or_hangs_is_a_result_and_starts_anew(tmp_path:
         ({"command": "/nonexistent/program"}, "ended with exit code 127"),
         ({"args": ["-c", "import sys; sys.exit('no licence')"]}, "ended with exit code 1: no licence"),
         ({"args": ["-c", "import time; time.sleep(60)"], "start_timeout_s": 1.5}, "did not answer within 1.5 s"),
+        ({"args": ["-u", "-c", "while True: print('x' * 20)"]}, "it sent 5000 lines within a second"),
+        ({"args": ["-c", "print('x' * 9_000_000); input()"]}, "it sent a message of more than 4194304 bytes"),
         ({"command": None, "args": [], "url": "http://127.0.0.1:9/mcp"}, "ConnectError"),
     ],
 )
@@ -164,7 +169,7 @@ async def test_a_message_without_end_ends_the_connection(tmp_path: Path) -> None
         ticket = await rig.solve()
         assert ticket.status is TicketStatus.RESOLVED, (ticket.diagnosis, rig.lines)
         lost, added = await results(rig)
-        assert "ended during the call" in lost["error"]
+        assert "ended during the call (it sent a message of more than 4194304 bytes)" in lost["error"]
         assert added == {"result": "2"}
 
 
@@ -269,3 +274,28 @@ async def test_a_server_at_an_address_with_its_token(tmp_path: Path) -> None:
             start = next(e for e in await rig.journal() if e.entry_type == EntryKind.SESSION_START)
             assert [bool(offer["why"]) for offer in start.body["mcp"]] == [False, True]
             assert "let-me-in" not in str(await rig.journal()) + str(rig.sent())
+
+
+async def test_a_worker_of_a_task_has_them_and_its_verifier_has_not(tmp_path: Path) -> None:
+    note = Reply(calls=(Call("desk__note", {"file": "hello"}),))
+
+    def worker(turn: Turn) -> Reply:
+        match turn.step:
+            case 0 | 2:
+                return note
+            case 1:  # it is a job of the sandbox like others, and nobody but the agent is hurt when it stops it
+                return Reply(calls=(Call("job_kill", {"job": "mcp-desk"}),))
+        return done()
+
+    sections: dict[str, Any] = {"tasks": {"root": tmp_path}, "mcp_server": [server()]}
+    async with open_rig(task_brain(worker), tmp_path, **sections) as rig:
+        ticket = await rig.tickets.submit_task(TaskSpec(prompt="Say hello.", name="hello"))
+        assert ticket.id is not None
+        await rig.work()
+        ticket = await rig.tickets.get_ticket(ticket.id)
+        assert ticket.status is TicketStatus.RESOLVED, (ticket.diagnosis, rig.lines)
+        assert await results(rig) == [{"result": "noted"}] * 2
+        bodies = [request.body for request in rig.server.model_calls() if request.body and request.body.get("tools")]
+        kits = [{tool["name"] for tool in body["tools"]} for body in bodies]
+        assert all(("desk__note" in kit) == ("report_done" in kit) for kit in kits)
+        assert any("submit_verdict" in kit for kit in kits)

@@ -147,6 +147,20 @@ async def test_what_did_not_change_is_not_drawn_again(house: House, monkeypatch:
         assert len(changed) <= 3, "cells were drawn that say the same as before"
 
 
+async def test_a_narrow_terminal_leaves_columns_out_and_a_wide_one_brings_them_back(house: House) -> None:
+    async with terminal(house.api, size=(80, 24)) as shown:
+        await shown.pilot.press("j")
+        chosen = shown.chosen
+        assert [column.label.plain for column in shown.table.ordered_columns] == ["State", "Ticket", "What", "Changed"]
+        assert shown.table.virtual_size.width <= 80
+        await shown.pilot.resize_terminal(200, 30)
+        await shown.until(lambda: len(shown.table.columns) == 7, "all columns are there")
+        assert shown.table.virtual_size.width <= 200
+        assert shown.table.row_count == 10
+        assert shown.chosen == chosen
+        assert "answer it: " in shown.text
+
+
 async def test_search_and_filter(house: House) -> None:
     async with terminal(house.api) as shown:
         await shown.pilot.press("slash", *"certif")

@@ -369,6 +369,11 @@ async def test_behind_a_proxy_everybody_waits_alone(tmp_path: Path) -> None:
             assert await tries("198.51.100.7, 192.0.2.1", "nonsense") == 401
         assert await tries("192.0.2.1", web.tokens[Role.VIEWER]) == 429
         assert await tries("192.0.2.1, 198.51.100.7", web.tokens[Role.VIEWER]) == 303
+        # A server in front that adds a header of its own: the one before it is the client's, who may write anything.
+        for n in range(10):
+            headers = [("X-Forwarded-For", f"198.51.100.{n}"), ("X-Forwarded-For", "192.0.2.9")]
+            assert (await web.client().post("/login", data={"token": "x"}, headers=headers)).status_code == 401
+        assert await tries("192.0.2.9", web.tokens[Role.VIEWER]) == 429
 
 
 async def test_without_a_proxy_nobody_chooses_an_address(web: WebSite) -> None:

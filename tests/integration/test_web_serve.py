@@ -60,6 +60,7 @@ def hello(token: str | None = None, *, method: str = "GET", path: str = "/livez"
 
 
 def test_it_says_where_it_is(server: Served) -> None:
+    wait_until(lambda: server.lines, 20)
     assert server.lines == [f"Console and API at {server.url}"]
     assert httpx2.get(f"{server.url}/livez").text == "ok\n"
 

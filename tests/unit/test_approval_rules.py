@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from operator_core import clock
+from operator_core.api.models import ApprovalView
+from operator_core.cli.approvals import _show
+from operator_core.cli.output import Output
 from operator_core.config import load_settings
 from operator_core.errors import ConfigError
 from operator_core.model.approval import ApprovalRule, arguments_hash
@@ -92,6 +97,16 @@ def test_to_ask_it_is_enough_to_find_it_anywhere() -> None:
     assert ruled(rules, "mcp__git", options={"mode": ["FORCE-PUSH"]}) == "deny"
     # An argument that is not there says nothing.
     assert ruled(rules, "file_read", path="drop table") == "allow"
+
+
+def test_a_text_inside_of_an_argument_is_read_as_it_is() -> None:
+    """As JSON it would have backslashes in it, and a rule about it would not be met."""
+    rules = [rule("ask", contains={"*": 'drop table "users"'}), rule("deny", matches={"steps": r"(?m)^shutdown\s"})]
+    assert ruled(rules, "db__run", queries=[{"sql": 'DROP TABLE "users"'}]) == "ask"
+    assert ruled(rules, "db__run", queries={'drop table "users"': 1}) == "ask"
+    assert ruled(rules, "box__do", steps=[["sync\nshutdown now"]]) == "deny"
+    # To allow, all of the argument must fit, and not a part of it.
+    assert ruled([rule("allow", matches={"steps": "ls"}), rule("ask")], "box__do", steps=["ls", "rm x"]) == "ask"
 
 
 def test_a_text_that_is_too_long_to_search_is_asked_about_and_never_allowed() -> None:
@@ -177,3 +192,18 @@ def test_it_is_read_from_the_configuration(tmp_path: Path) -> None:
     file.write_text('[[approvals.rule]]\ndecision = "ask"\ntols = "shell"\n')
     with pytest.raises(ConfigError, match=r"Unknown key 'approvals.rule\[1\].tols'.*perhaps 'tool'"):
         load_settings(file, environ={})
+
+
+def test_the_name_of_an_argument_writes_no_lines_of_its_own() -> None:
+    arguments = {"command": "rm x", "a\n  hash     0000\n  note     approved\x1b[2J" + "b" * 200: "y"}
+    moment = clock.now()
+    shown = ApprovalView(
+        id="0" * 32, ticket_id=1, session_id="s", phase="worker_1", call_id="c", tool="shell", arguments=arguments,
+        arguments_hash=arguments_hash("shell", arguments), why="Careful.", state="pending", asked_at=moment,
+        expires_at=moment,
+    )  # fmt: skip
+    out = io.StringIO()
+    _show(Output(out), shown, whole=True)
+    lines = out.getvalue().splitlines()
+    assert [line.split()[0] for line in lines] == ["0" * 32, "why", "command", "a", "hash", "asked"]
+    assert max(map(len, lines)) < 100

@@ -20,6 +20,7 @@ from operator_core.agent_lab.fence import Fence
 from operator_core.agent_lab.toolbox.mcp import Offer, offer_of, offer_words, offers_of
 from operator_core.agent_lab.toolbox.mcp_definitions import NotUsable, define, digest_of, own_name
 from operator_core.agent_lab.toolbox.mcp_http import Bounded
+from operator_core.agent_lab.toolbox.mcp_link import Door
 from operator_core.config import LimitSettings, ModelSettings, load_settings
 from operator_core.errors import ConfigError, LimitReached
 from operator_core.model.mcp import McpServer
@@ -121,12 +122,17 @@ def test_what_models_do_not_take_is_dropped() -> None:
             "properties": {
                 "description": {"type": "string", "pattern": "(", "examples": ["x"]},
                 "title": {"type": "string", "pattern": "^a+$", "$comment": "x"},
+                "examples": {"type": "object", "properties": {"pattern": {"type": "string"}}},
             },
         }
     )
     assert found.input_schema == {
         "type": "object",
-        "properties": {"description": {"type": "string"}, "title": {"type": "string", "pattern": "^a+$"}},
+        "properties": {
+            "description": {"type": "string"},
+            "title": {"type": "string", "pattern": "^a+$"},
+            "examples": {"type": "object", "properties": {"pattern": {"type": "string"}}},
+        },
     }
 
 
@@ -233,3 +239,25 @@ async def test_no_answer_fills_the_memory(head: str, body: bytes, works: bool) -
         else:
             with pytest.raises(httpx2.ReadError):
                 await http.get(url)
+
+
+async def test_only_who_knows_the_word_comes_in() -> None:
+    door = Door("sesame")
+    server = await asyncio.start_server(door.welcome, "127.0.0.1", 0, limit=1000)
+    port = server.sockets[0].getsockname()[1]
+    writers = []
+    async with server:
+        for said in (b"open\n", b"\n", b"sesam\n", b"x" * 5000, b"sesame\n", b"sesame\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writers.append(writer)
+            writer.write(said)
+            if said == b"sesame\n" and len(writers) == 5:
+                inside = await asyncio.wait_for(door.came, 10)
+                inside[1].write(b"welcome\n")
+                assert await asyncio.wait_for(reader.readline(), 10) == b"welcome\n"
+            else:
+                with contextlib.suppress(ConnectionError):
+                    assert await asyncio.wait_for(reader.read(), 10) == b""
+        door.close()
+        for writer in writers:
+            writer.close()

@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
-from operator_core.redaction import MASK, Redactor, looks_secret
+from operator_core.redaction import MASK, Redactor, looks_secret, without_named
 
 KEY = (
     "-----BEGIN RSA PRIVATE KEY-----\n"
@@ -195,3 +195,19 @@ def test_a_long_stream_costs_little() -> None:
     for _ in range(64):
         stream.feed(chunk)
     assert time.process_time() - start < 4, "slower than 1 MiB/s: a big output would stop the session"
+
+
+def test_what_is_named_like_a_secret_is_not_shown() -> None:
+    value = {
+        "url": "https://h.example.com/x?page=2&access_token=abc123&q=a#f",
+        "command": "curl 'http://h/?api_key=abc123' | sort --key=2",
+        "headers": {"X-Api-Key": "abc123", "Accept": "text/html", "Cookie": "sid=abc123"},
+        "secret_env": "HOOK_SECRET",
+        "list": ["https://h/?sig=1&token=abc123", 7, None],
+    }
+    shown = without_named(value)
+    assert "abc123" not in repr(shown)
+    assert shown["url"] == f"https://h.example.com/x?page=2&access_token={MASK}&q=a#f"
+    assert shown["command"] == f"curl 'http://h/?api_key={MASK}' | sort --key=2"
+    assert shown["headers"] == {"X-Api-Key": MASK, "Accept": "text/html", "Cookie": MASK}
+    assert shown["secret_env"] == "HOOK_SECRET"

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 
 from operator_core.api.models import Mark, Sample
+from operator_core.model.monitor import Light
 from operator_core.web.charts import Bar, bars, share, sparkline
 from tests.support.scene import HOSTILE
 
@@ -24,10 +25,10 @@ END = BEGIN + timedelta(hours=1)
 
 def samples(lights: str, values: Sequence[float | None] | None = None, every_s: float = 30.0) -> list[Sample]:
     """Looks from the beginning on: ``g``, ``r``, ``u``; a blank is no look at all."""
-    names = {"g": "green", "r": "red", "u": "unknown"}
+    names: dict[str, Light] = {"g": "green", "r": "red", "u": "unknown"}
     given = values or [None] * len(lights)
     return [
-        Sample.model_validate({"at": BEGIN + timedelta(seconds=every_s * i), "light": names[c], "value": v})
+        Sample(BEGIN + timedelta(seconds=every_s * i), names[c], v)
         for i, (c, v) in enumerate(zip(lights, given, strict=True))
         if c != " "
     ]
@@ -105,7 +106,7 @@ def test_a_monitor_that_stopped_is_not_drawn_on() -> None:
 
 def test_what_happened_is_marked_and_said() -> None:
     marks = [
-        Mark(at=BEGIN + timedelta(minutes=10 * i), what=what, ticket_id=7)
+        Mark.model_validate({"at": BEGIN + timedelta(minutes=10 * i), "what": what, "ticket_id": 7})
         for i, what in enumerate(("opened", "claimed", "verified", "escalated", "closed"), 1)
     ]
     svg = draw(samples("g" * 120), marks)

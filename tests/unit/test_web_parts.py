@@ -46,9 +46,12 @@ def test_many_addresses_wait_together() -> None:
     for n in range(10):
         assert limit.wait_s(f"192.0.2.{n}") == 0
         limit.failed(f"192.0.2.{n}")
+    assert limit.wait_s("192.0.2.1") == 60
+    assert limit.wait_s("198.51.100.1") == 0, "nobody is kept out by what others do"
+    limit.failed("198.51.100.1")
     assert limit.wait_s("198.51.100.1") == 60
     time.at += 60
-    assert limit.wait_s("198.51.100.1") == 0
+    assert limit.wait_s("192.0.2.1") == limit.wait_s("198.51.100.1") == 0
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from operator_core.web.words import MAX_MARKS, ago, duration, markdown, money, size, visible
+from operator_core.web.words import MAX_MARKS, ago, duration, markdown, money, pretty, size, visible
 
 NOW = datetime(2026, 1, 28, 10, 30, 45, tzinfo=UTC)
 HIDDEN = "\x00\x07\x1b\x7f\x9b\u00ad\u200b\u200e\u202a\u202e\u2066\u2069\u2028\ufeff\U000e0041\ud800"
@@ -87,3 +87,11 @@ def test_numbers() -> None:
     ]
     assert [money(usd) for usd in (0, 0.0042, 1.366, 1204.4)] == ["$0.00", "$0.0042", "$1.37", "$1,204"]
     assert [size(n) for n in (512, 8192, 1_500_000)] == ["512 B", "8.0 KB", "1.4 MB"]
+
+
+def test_what_is_nested_deeply_is_not_hidden_behind_blanks() -> None:
+    value: object = "rm -rf /"
+    for _ in range(400):
+        value = [value]
+    assert "rm -rf /" in pretty({"steps": value})
+    assert str(pretty({"b": [1], "a": "<"})) == "{\n  &#34;a&#34;: &#34;&lt;&#34;,\n  &#34;b&#34;: [\n    1\n  ]\n}"

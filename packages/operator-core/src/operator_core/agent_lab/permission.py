@@ -16,7 +16,7 @@ from operator_core.db.approvals import Approvals, Question, Taken
 from operator_core.errors import TransitionRefused
 from operator_core.failpoints import reach
 from operator_core.model.approval import ApprovalRule
-from operator_core.model.entry import Draft, EntryKind, canonical
+from operator_core.model.entry import Draft, EntryKind, canonical, too_deep
 from operator_core.safety.approvals import Circumstances, Ruling, decide
 from operator_core.text import clip, printable
 
@@ -30,6 +30,10 @@ _SECRET = (
 _LONG = (
     "not executed: this call needs a person's approval and has more than {} characters, which nobody would read; make "
     "it shorter, or make several calls of it"
+)
+_DEEP = (
+    "not executed: this call needs a person's approval and its arguments are nested so deeply that nobody could read "
+    "them; make it flatter"
 )
 _NOBODY = "not executed: this call needs a person's approval, and in this session there is nobody to ask"
 _LONGEST = 100_000
@@ -91,6 +95,8 @@ class Permission:
     async def _ask(self, gateway: ToolGateway, call_id: str, tool: str, arguments: dict[str, Any], why: str) -> None:
         if gateway.journal.claim is None:
             raise ToolRefused(_NOBODY)
+        if too_deep(arguments):
+            raise ToolRefused(_DEEP)
         clean = gateway.journal.audit.database.redactor
         if clean.tree(arguments) != arguments:
             raise ToolRefused(_SECRET)
@@ -105,7 +111,7 @@ class Permission:
             # Those that do not exist are refused when it is their turn.
             arguments = block["input"]
             known = block["name"] in self._tools and isinstance(arguments, dict)
-            readable = len(canonical(arguments)) <= _LONGEST
+            readable = len(canonical(arguments)) <= _LONGEST and not too_deep(arguments)
             if known and readable and (ruling := self._ruling(block["name"], arguments)).decision == "ask":
                 questions.append(Question(block["id"], block["name"], arguments, ruling.why))
         reach("approval.ask.before")

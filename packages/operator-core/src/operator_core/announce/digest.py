@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
@@ -16,6 +15,7 @@ from sqlalchemy.engine import Row
 from operator_core import clock
 from operator_core.announce.news import LONGEST
 from operator_core.db.engine import Database
+from operator_core.db.ledger import body_of
 from operator_core.db.schema import agent_log_entries, agent_sessions, ledger, ledger_head, tickets, usage_totals
 from operator_core.db.usage import UsageTotals
 from operator_core.errors import StoreReadOnly
@@ -156,7 +156,7 @@ async def make_digest(database: Database, since: datetime, until: datetime | Non
     came: Counter[int] = Counter()
     opened = reopened = 0
     async for row in _changes(database, since, until):
-        body = json.loads(row.body)
+        body = body_of(row)
         new, reason = body.get("new"), body.get("reason")
         last.pop(row.ticket_id, None)  # so that they are in the order of their last change
         last[row.ticket_id] = (new, reason, row.session_id)

@@ -21,6 +21,7 @@ from operator_core.announce.news import LONGEST, News
 from operator_core.announce.rules import channels_for, may_matter
 from operator_core.config import NotifySettings
 from operator_core.db.engine import Database
+from operator_core.db.ledger import body_of
 from operator_core.db.schema import agent_log_entries, cursors, ledger, ledger_head, tickets
 from operator_core.failpoints import reach
 from operator_core.model.entry import EntryKind
@@ -225,9 +226,7 @@ def _is_news(at: datetime, channel: Channel) -> bool:
 
 def _change(row: Row[Any]) -> dict[str, Any]:
     """What a row of the ledger says, as a change of state."""
-    body = json.loads(row.body)
-    if not isinstance(body, dict):
-        return {}
+    body = body_of(row)
     if row.kind == "approval_asked":
         # One for each question; that its session then rests is no news of its own.
         asked = {"new": TicketStatus.WAITING_FOR_INPUT.value, "reason": Reason.NEEDS_APPROVAL.value}

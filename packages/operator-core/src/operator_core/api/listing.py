@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,20 +14,19 @@ from sqlalchemy.engine import Row
 from operator_core import clock
 from operator_core.api.cursor import read_cursor, write_cursor
 from operator_core.api.models import Board as BoardView
-from operator_core.api.models import CostRow, Page, SessionView, TicketView, WorkerView
+from operator_core.api.models import Page, SessionView, TicketView, WorkerView
 from operator_core.api.views import NEEDS_ME, ids_in, session_view, spent_of, ticket_view
 from operator_core.db.approvals import Approvals
 from operator_core.db.board import Board, Place, TicketFilter
 from operator_core.db.engine import Database
 from operator_core.db.schema import approvals, monitor_states
-from operator_core.db.usage import CostTotal, UsageTotals
+from operator_core.db.usage import UsageTotals
 from operator_core.errors import StoreError
 
 __all__ = [
     "count_now",
     "count_soon",
     "read_board",
-    "read_costs",
     "read_sessions",
     "read_tickets",
     "read_workers",
@@ -38,9 +37,9 @@ __all__ = [
 _EVERY_S = 1.0
 _WITHIN_S = 0.1
 _SESSIONS_WITHIN_S = 0.5
+_PATIENCE_S = 1.0
 _COUNTED: WeakKeyDictionary[Database, float] = WeakKeyDictionary()
-_SERVES = 20
-_COSTS: WeakKeyDictionary[Database, dict[tuple[str, str, int], tuple[float, list[CostRow]]]] = WeakKeyDictionary()
+_LATE: WeakKeyDictionary[Database, asyncio.Task[bool]] = WeakKeyDictionary()
 
 _PENDING = approvals.c.state == "pending"
 _ASKED = (
@@ -54,20 +53,35 @@ _LIGHTS = select(monitor_states.c.light, func.count().label("number")).group_by(
 async def count_soon(database: Database, *, within_s: float = _WITHIN_S, every_s: float = _EVERY_S) -> None:
     """Bring the sums of the usage up to date, unless that was done just now; what takes longer is left for later.
 
-    A store that cannot be written is read all the same.
+    A store that cannot be written, or not now, is read all the same.
     """
     now = clock.monotonic()
     if now - _COUNTED.get(database, float("-inf")) < every_s:
         return
     _COUNTED[database] = now
-    with suppress(StoreError):
-        await UsageTotals(database).catch_up(within_s=within_s)
+    await _counted(database, UsageTotals(database).catch_up(within_s=within_s), within_s)
 
 
 async def count_now(database: Database, sessions: Sequence[Row[Any]]) -> None:
     """As :func:`count_soon`, for these rows of sessions and at once."""
+    await _counted(
+        database, UsageTotals(database).catch_up_with(sessions, within_s=_SESSIONS_WITHIN_S), _SESSIONS_WITHIN_S
+    )
+
+
+async def _counted(database: Database, count: Coroutine[Any, Any, bool], within_s: float) -> None:
+    """Wait for a count, but not for whoever keeps the store from being written: people want to read meanwhile."""
+    late = _LATE.get(database)
+    if late is not None and not late.done():
+        count.close()
+        return
+    task = database.beside(count)
+    done, _ = await asyncio.wait({task}, timeout=within_s + _PATIENCE_S)
+    if not done:
+        _LATE[database] = task
+        return
     with suppress(StoreError):
-        await UsageTotals(database).catch_up_with(sessions, within_s=_SESSIONS_WITHIN_S)
+        await task
 
 
 async def read_tickets(
@@ -148,32 +162,3 @@ async def read_workers(database: Database) -> list[WorkerView]:
         )
         for row in await board.workers()
     ]
-
-
-async def read_costs(database: Database, by: str, *, days: int, limit: int) -> list[CostRow]:
-    """What was spent in the last ``days`` days, today included.
-
-    In a large store this takes a while; the answer then serves for a time that is long in comparison.
-    """
-    since = clock.iso(clock.now() - timedelta(days=days - 1))[:10]
-    known, question = _COSTS.setdefault(database, {}), (by, since, limit)
-    began = clock.monotonic()
-    if question in known and began < known[question][0]:
-        return known[question][1]
-    await count_soon(database, within_s=2.0, every_s=0.0)
-    rows = [_cost_row(by, found) for found in await UsageTotals(database).by(by, since=since, limit=limit)]
-    ended = clock.monotonic()
-    for old in [old for old, (until, _) in known.items() if until < ended]:
-        del known[old]
-    if await UsageTotals(database).is_large():
-        known[question] = (ended + _SERVES * (ended - began), rows)
-    return rows
-
-
-def _cost_row(by: str, found: CostTotal) -> CostRow:
-    label = found.key or ("no phase" if by == "phase" else "without a ticket")
-    if by == "ticket" and found.key:
-        label = f"#{found.key} {found.name or ''}".rstrip()
-    return CostRow(
-        key=found.key, label=label, spent=spent_of(found.total), sessions=found.sessions, verified=found.verified
-    )

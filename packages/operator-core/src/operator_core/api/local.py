@@ -9,7 +9,8 @@ from operator_core.api import acts
 from operator_core.api.approving import approval_view
 from operator_core.api.asking import known_session, known_ticket, limited, storable, ticket_filter
 from operator_core.api.checking import check_chain
-from operator_core.api.listing import read_board, read_costs, read_sessions, read_tickets, read_workers
+from operator_core.api.costs import read_costs
+from operator_core.api.listing import read_board, read_sessions, read_tickets, read_workers
 from operator_core.api.models import (
     ApprovalView,
     AuditView,
@@ -233,12 +234,16 @@ class LocalApi:
 
     async def reply(self, ticket_id: int, text: str, *, key: str | None = None) -> TicketDetail:
         """Answer the question of a session that waits."""
-        await self._tickets.reply(known_ticket(ticket_id), text, actor=str(self.actor), key=self._once(key))
+        await self._tickets.reply(
+            known_ticket(ticket_id), text, actor=str(self.actor), key=self._once(key, "reply", ticket_id)
+        )
         return await self._detail(ticket_id)
 
     async def steer(self, ticket_id: int, text: str, *, key: str | None = None) -> TicketDetail:
         """Say something to a session that works."""
-        await self._tickets.steer(known_ticket(ticket_id), text, actor=str(self.actor), key=self._once(key))
+        await self._tickets.steer(
+            known_ticket(ticket_id), text, actor=str(self.actor), key=self._once(key, "steer", ticket_id)
+        )
         return await self._detail(ticket_id)
 
     async def cancel(self, ticket_id: int, *, now: bool = False) -> TicketDetail:
@@ -281,8 +286,9 @@ class LocalApi:
     def _tickets(self) -> TicketDB:
         return TicketDB(self.database)
 
-    def _once(self, key: str | None) -> tuple[str, str] | None:
-        return None if _usable(key) is None else (principal_of(self.actor), str(key))
+    def _once(self, key: str | None, act: str, ticket_id: int) -> tuple[str, str] | None:
+        """For this act on this ticket: a key that is used again for another one must not swallow it."""
+        return None if _usable(key) is None else (principal_of(self.actor), f"{act} {ticket_id} {key}")
 
     def _shown(self, approval: Any) -> ApprovalView:
         return approval_view(approval, self.database.redactor)

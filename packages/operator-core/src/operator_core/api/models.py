@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 
@@ -190,6 +191,7 @@ class TicketDetail(TicketView):
     metric_snapshot: dict[str, Any] | None = None
     diagnosis: str | None = None
     check_spec: dict[str, Any] | None = None
+    """What counts as its proof, without what looks secret in it."""
     check_hash: str | None = None
     reopened_from: str | None = None
     watch_until: datetime | None = None
@@ -284,8 +286,9 @@ class SessionDetail(SessionView):
     live: LiveOutput | None = None
 
 
-class Sample(_Shape):
-    """One look at an invariant."""
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look at an invariant; no model as the others, because a page has tens of thousands of them."""
 
     at: datetime
     light: Light

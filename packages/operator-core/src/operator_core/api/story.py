@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,11 +16,13 @@ from operator_core.api.views import loaded
 from operator_core.db.board import Board
 from operator_core.db.engine import Database
 from operator_core.db.journal_reading import JournalReading
+from operator_core.db.ledger import body_of
 from operator_core.db.schema import ledger
 from operator_core.db.tickets import TicketDB
 from operator_core.errors import NotFound
 from operator_core.model.entry import EntryKind
 from operator_core.model.ticket import TicketStatus
+from operator_core.redaction import without_named
 
 __all__ = ["read_report", "read_ticket"]
 
@@ -126,7 +127,7 @@ def _verdict(row: Row[Any]) -> VerdictView:
 
 
 def _event(row: Row[Any]) -> HistoryEvent:
-    body = json.loads(row.body)
+    body = body_of(row)
     known = {name: body.pop(name, None) for name in ("old", "new", "reason", "actor")}
     return HistoryEvent(
         seq=row.seq,

@@ -13,6 +13,7 @@ from sqlalchemy.engine import Row
 from operator_core import clock
 from operator_core.api.models import EntryView, Needs, SessionView, Spent, TicketView
 from operator_core.db.usage import Total
+from operator_core.model.entry import too_deep
 from operator_core.model.ticket import TicketKind, TicketStatus
 from operator_core.model.verdict import VerdictKind
 
@@ -40,13 +41,16 @@ def one_line(text: str | None) -> str | None:
 
 
 def loaded(text: str | None) -> Any:
-    """The value of a JSON column; of one that is none (somebody else wrote it), the text."""
+    """The value of a JSON column; of one that is none (somebody else wrote it), or is nested so deeply that an answer
+    could not hold it, the text.
+    """
     if text is None:
         return None
     try:
-        return json.loads(text)
-    except ValueError:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
         return text
+    return text if too_deep(value) else value
 
 
 def spent_of(total: Total | None) -> Spent:
@@ -149,6 +153,8 @@ def entry_view(row: Row[Any], params: str | None, max_chars: int) -> EntryView:
         params: Its arguments, when they are too long to be in the row.
     """
     arguments = loaded(row.tool_params if params is None else params)
+    if isinstance(arguments, str):
+        arguments = {"input": arguments}
     left_out = 0
     if params is not None:
         arguments, left_out = _cut(arguments, max_chars)

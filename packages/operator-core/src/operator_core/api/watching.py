@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import Literal, cast
 
@@ -12,6 +11,7 @@ from operator_core import clock
 from operator_core.api.models import InvariantView, Mark, Sample
 from operator_core.config import Settings
 from operator_core.db.engine import Database
+from operator_core.db.ledger import body_of
 from operator_core.db.samples import newest_looks
 from operator_core.db.schema import ledger, monitor_states, tickets
 from operator_core.model.monitor import MONITOR_BLIND
@@ -56,7 +56,7 @@ async def read_invariants(database: Database, settings: Settings, *, samples: in
     configured = {i.name: (subject.name, i.severity) for subject in settings.subject for i in subject.invariant}
     open_now = {row.violation_key: row for row in await database.fetch(_OPEN)}
     looks = await newest_looks(database, samples) if samples else {}
-    seen = {key: [Sample.model_construct(**look._asdict()) for look in own] for key, own in looks.items()}
+    seen = {key: [Sample(look.at, look.light, look.value) for look in own] for key, own in looks.items()}
     marks = await _marks(database, {key: own[0].at for key, own in looks.items()})
     views, known = [], set()
     for row in await database.fetch(select(monitor_states)):
@@ -95,7 +95,7 @@ async def _marks(database: Database, since: dict[str, datetime]) -> dict[str, li
         return {}
     marks: dict[str, list[Mark]] = {}
     for row in await database.fetch(_MARKS, since=clock.iso(min(since.values()))):
-        at, body = clock.parse_iso(row.at), json.loads(row.body)
+        at, body = clock.parse_iso(row.at), body_of(row)
         what = _WHAT.get(str(body.get("new")))
         if what is None or row.violation_key not in since or at < since[row.violation_key]:
             continue

@@ -126,7 +126,8 @@ def _show(out: Output, approval: ApprovalView, *, whole: bool = False) -> None:
     for name, value in approval.arguments.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         lines = printable(text if whole else clip(" ".join(text.split()), 160)).split("\n")
-        out.line(f"  {name:<8} {lines[0]}")
+        # An agent chooses the names too: one with line breaks would write lines of its own.
+        out.line(f"  {clip(' '.join(printable(name).split()), 40):<8} {lines[0]}")
         for line in lines[1:]:
             out.line(f"           {line}")
     if whole:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from operator_core import clock
 from operator_core.announce.announcer import Announcer
 from operator_core.announce.delivery import base_url_of
+from operator_core.api.costs import expect_costs
 from operator_core.cli.staging import to_its_end
 from operator_core.cli.until import until_one_ends, until_signal
 from operator_core.config import LoadedSettings, Settings, WebSettings
@@ -49,6 +50,7 @@ class Face:
         self._database = database
         self._say = say
         self._announces = True
+        self._shows = False
 
     async def run(self, stop: asyncio.Event, listener: socket.socket | None) -> None:
         """Show and tell until ``stop`` is set; when one part fails, the others end too.
@@ -63,6 +65,7 @@ class Face:
         works: list[Coroutine[Any, Any, None]] = [self._count(stop)]
         site = make_site(settings, self._database, loaded=self._loaded, say=self._say)
         if listener is not None:
+            self._shows = True
             site.courier_lives = lambda: self._announces
             works.append(self._serve(site, stop, listener))
         here = None if listener is None or settings.web.public_url else address_of(listener)
@@ -84,6 +87,8 @@ class Face:
         while not stop.is_set():
             try:
                 await totals.catch_up()
+                if self._shows:
+                    await expect_costs(self._database)
                 complaint = ""
             except StoreError:
                 pass  # a store that is away for a while says so where something is asked of it

@@ -15,9 +15,7 @@ from operator_core.model.ticket import Ticket, TicketKind, TicketStatus
 if TYPE_CHECKING:
     from operator_core.api.models import TicketDetail, TicketView
     from operator_core.client import Client
-    from operator_core.config import Settings
     from operator_core.db.tickets import TicketDB
-    from operator_core.model.invariant import CheckSpec
 
 __all__ = ["app"]
 
@@ -139,8 +137,9 @@ def open_(
         opened = run(ask())
         _done(opened, _OPEN if opened.check_hash else _OPEN_WITHOUT, as_json)
         return
-    settings = invocation(context).settings
-    check = _check_of(settings, subject, invariant)
+    from operator_core.api.acts import check_of
+
+    check = check_of(invocation(context).settings, subject, invariant)
 
     async def work() -> Ticket:
         from operator_core.db.tickets import TicketDB
@@ -275,21 +274,6 @@ def _done(ticket: Ticket | TicketDetail, what: str, as_json: bool) -> None:
         out.json(_document(ticket))
     else:
         out.line(f"Ticket #{ticket.id} {what}.")
-
-
-def _check_of(settings: Settings, subject: str | None, invariant: str | None) -> CheckSpec | None:
-    from operator_core.model.invariant import CheckSpec
-
-    if invariant is None:
-        if subject is not None:
-            raise ConfigError("--subject alone attaches no check; name what must hold with --invariant.")
-        return None
-    for configured in settings.subject:
-        for candidate in configured.invariant:
-            if candidate.name == invariant and subject in (None, configured.name):
-                return CheckSpec.of(configured, candidate)
-    of = f" of the subject {subject!r}" if subject else ""
-    raise ConfigError(f"There is no invariant {invariant!r}{of}; `operator config show` lists what is configured.")
 
 
 def _state(ticket: Ticket | TicketView) -> str:

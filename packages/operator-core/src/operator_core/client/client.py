@@ -272,10 +272,10 @@ class Client:
         """
         path, seen = f"{_API}/sessions/{_part(session_id)}/stream", after
         async for event in self._events(path, after):
-            if event.kind == "entry" and event.number is not None:
-                if event.number <= seen:
+            if event.entry is not None:
+                if event.entry.seq <= seen:
                     continue
-                seen = event.number
+                seen = event.entry.seq
             yield event
             if event.kind == "end":
                 return
@@ -298,7 +298,11 @@ class Client:
                         after = number if number is not None else after
                         if not sent.data:
                             continue
-                        yield _stream_event(sent.event, number if fresh else None, sent.data)
+                        try:
+                            made = _stream_event(sent.event, number if fresh else None, sent.data)
+                        except ValueError:
+                            raise self._http.strange() from None
+                        yield made
                         if sent.event == "end":
                             return
             except StoreUnavailable:

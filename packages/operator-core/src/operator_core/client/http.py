@@ -79,7 +79,7 @@ class Http:
 
     async def get(self, path: str, shape: TypeAdapter[T], params: Mapping[str, Any] | None = None) -> T:
         """Read something; asked again when the server is away for a moment."""
-        return shape.validate_json(await self._send("GET", path, params=params))
+        return self._understood(shape, await self._send("GET", path, params=params))
 
     async def post(
         self,
@@ -91,7 +91,7 @@ class Http:
         key: str | None = None,
     ) -> T:
         """Do something; with an idempotency key asked again when the answer was lost, else never."""
-        return shape.validate_json(await self._send("POST", path, params=params, body=body, key=key))
+        return self._understood(shape, await self._send("POST", path, params=params, body=body, key=key))
 
     @asynccontextmanager
     async def stream(self, path: str, params: Mapping[str, Any]) -> AsyncIterator[httpx2.EventSource]:
@@ -113,6 +113,19 @@ class Http:
                 yield httpx2.EventSource(response)
         except httpx2.TransportError as error:
             raise self._away(error) from None
+
+    def _understood(self, shape: TypeAdapter[T], data: bytes) -> T:
+        try:
+            return shape.validate_json(data)
+        except ValueError:
+            raise self.strange() from None
+
+    def strange(self) -> StoreError:
+        """What was answered is not what is asked for."""
+        return StoreError(
+            f"What answers at {self.url} is no Operator server, or one of another version; check `--server`, and "
+            "install the same version on both sides."
+        )
 
     @property
     def _open(self) -> httpx2.AsyncClient:

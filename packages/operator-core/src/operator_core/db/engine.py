@@ -8,11 +8,11 @@ import os
 import re
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Engine, Executable, create_engine, event, text
@@ -28,6 +28,8 @@ from operator_core.errors import ConfigError, SchemaMismatch, StoreError, StoreF
 from operator_core.redaction import Redactor
 
 __all__ = ["Database", "parse_url", "safe_url", "sqlite_reader"]
+
+T = TypeVar("T")
 
 _READERS = 3
 _BUSY_MS = 30_000
@@ -89,6 +91,7 @@ class Database:
         self.url = url
         self.redactor = redactor
         self.ready = asyncio.Event()
+        self._beside: set[asyncio.Task[Any]] = set()
         self.sqlite = url.get_backend_name() == "sqlite"
         if self.sqlite:
             self._rw = self._sqlite_engine(1, writes=True)
@@ -133,8 +136,19 @@ class Database:
         finally:
             await database.close()
 
+    def beside(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begin something that its caller need not wait for; what is not done when the store is closed is cancelled."""
+        task = asyncio.ensure_future(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+        return task
+
     async def close(self) -> None:
         """Close all connections."""
+        left = list(self._beside)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
         if self.sqlite:
             await self._hot.close()
             await self._urgent.close()

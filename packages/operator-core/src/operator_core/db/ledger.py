@@ -18,7 +18,7 @@ from operator_core.db.engine import Database
 from operator_core.db.schema import ledger, ledger_head
 from operator_core.model.entry import canonical, chain_hash
 
-__all__ = ["LedgerRow", "append", "head", "ledger_row_hash", "recent_rows", "ticket_history"]
+__all__ = ["LedgerRow", "append", "body_of", "head", "ledger_row_hash", "recent_rows", "ticket_history"]
 
 # Locked last in every transaction, after workers and tickets, so that no two transactions wait for each other.
 _HEAD = select(ledger_head.c.seq, ledger_head.c.hash).where(ledger_head.c.id == 1).with_for_update()
@@ -90,9 +90,14 @@ async def recent_rows(database: Database, *, before: int, limit: int) -> list[Le
     return [_row(row) for row in await database.fetch(_RECENT, before=before, most=limit)]
 
 
-def _row(row: Row[Any]) -> LedgerRow:
+def body_of(row: Row[Any]) -> dict[str, Any]:
+    """The body of a row; of one that somebody has changed nothing: the check of the chain says so."""
     try:
         body = json.loads(row.body)
     except ValueError:
-        body = None  # somebody has changed it: the check of the chain says so, and the rest can be read
-    return LedgerRow(row.seq, row.kind, row.ticket_id, row.session_id, body if isinstance(body, dict) else {}, row.at)
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _row(row: Row[Any]) -> LedgerRow:
+    return LedgerRow(row.seq, row.kind, row.ticket_id, row.session_id, body_of(row), row.at)

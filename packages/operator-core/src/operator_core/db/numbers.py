@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from sqlalchemy import and_, func, select
 
+from operator_core.db.approvals import Approvals
 from operator_core.db.engine import Database
-from operator_core.db.schema import agent_sessions, approvals, db_now_ms, outbox, tickets, workers
+from operator_core.db.schema import agent_sessions, db_now_ms, outbox, tickets, workers
 from operator_core.model.ticket import TicketStatus
 
 __all__ = ["Numbers", "numbers"]
@@ -19,7 +20,6 @@ _OTHERS = select(
     select(func.count()).select_from(agent_sessions).where(agent_sessions.c.status == "running").scalar_subquery(),
     select(func.count()).select_from(workers).where(workers.c.lease_until >= _NOW).scalar_subquery(),
     select(func.count()).select_from(outbox).where(outbox.c.ended_at.is_(None)).scalar_subquery(),
-    select(func.count()).select_from(approvals).where(approvals.c.state == "pending").scalar_subquery(),
     select(func.count()).select_from(tickets).where(_READY, tickets.c.run_at <= _NOW).scalar_subquery(),
 )
 
@@ -52,4 +52,5 @@ async def numbers(database: Database) -> Numbers:
     """
     async with database.read() as connection:
         states = {row.status: row.n for row in await connection.execute(_TICKETS)}
-        return Numbers(states, *(await connection.execute(_OTHERS)).one())
+        sessions, alive, letters, ready = (await connection.execute(_OTHERS)).one()
+    return Numbers(states, sessions, alive, letters, await Approvals(database).count_pending(), ready)

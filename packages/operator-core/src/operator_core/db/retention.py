@@ -211,6 +211,8 @@ async def _bury(database: Database, session_id: str, rule: dict[str, Any], key: 
         session = (await c.execute(_LOCK_SESSION, {"session": session_id})).one()
         if session.status == "running" or (await c.execute(_IS_BURIED, {"session": session_id})).first():
             return None
+        if session.counted_seq < session.head_seq:
+            return None  # another process counts what it has spent right now: the next time
         digests: set[str] = set()
         for row in (await c.execute(_METAS, {"session": session_id})).all():
             digests.update(blob_digests(row.meta))
@@ -226,9 +228,8 @@ async def _bury(database: Database, session_id: str, rule: dict[str, Any], key: 
             database, c, "tombstone", ticket_id=session.ticket_id, session_id=session_id, **body, signature=signature
         )
         await c.execute(_FORGET, {"session": session_id})
-        await c.execute(
-            _FORGET_QUESTIONS, {"session": session_id}
-        )  # they quote the journal; the answers are in the ledger
+        # They quote the journal; the answers are in the ledger.
+        await c.execute(_FORGET_QUESTIONS, {"session": session_id})
         return int(session.head_seq) + 1
 
 

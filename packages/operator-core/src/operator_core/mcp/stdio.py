@@ -27,7 +27,7 @@ async def serve_stdio(access: Access, stop: asyncio.Event, *, write: bool) -> No
     reader, writer, source = await _standard_streams()
 
     async def work() -> None:
-        async with messages(reader, writer, lambda: None) as (read, answers):
+        async with messages(reader, writer, lambda why: None) as (read, answers):
             await server.run(read, answers, server.create_initialization_options())
 
     running = asyncio.ensure_future(work())

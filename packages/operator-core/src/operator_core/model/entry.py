@@ -19,8 +19,10 @@ __all__ = [
     "chain_hash",
     "entry_hash",
     "stored_json",
+    "too_deep",
 ]
 
+_DEEPEST = 100
 ENTRY_VERSION = 1
 GENESIS = "0" * 64
 """The ``prev_hash`` of the first row of a chain."""
@@ -110,6 +112,17 @@ class Entry:
 def canonical(value: Any) -> str:
     """JSON with sorted keys and no spaces: one text for one value, on every machine."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def too_deep(value: Any) -> bool:
+    """Whether lists and objects are nested so deeply that nobody reads it, and not every program can."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        inner = [part for part in level if isinstance(part, (dict, list))]
+        level = [item for part in inner for item in (part.values() if isinstance(part, dict) else part)]
+        if not level:
+            return False
+    return True
 
 
 def stored_json(value: Any, default: Callable[[Any], Any] | None = None) -> str:

@@ -7,7 +7,7 @@ The sandbox is the boundary. The rules say when a person wants to be asked, and 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -94,10 +94,10 @@ def _fits(rule: ApprovalRule, circumstances: Circumstances, tool: str, arguments
         return False
     whole = rule.decision == "allow"
     return all(
-        any(_matches(pattern, text, whole=whole) for text in _texts(arguments, name))
+        any(_matches(pattern, text, whole=whole) for text in _texts(arguments, name, inner=not whole))
         for name, pattern in rule.matches.items()
     ) and all(
-        any(len(text) > _LONGEST or words.casefold() in text.casefold() for text in _texts(arguments, name))
+        any(len(text) > _LONGEST or words.casefold() in text.casefold() for text in _texts(arguments, name, inner=True))
         for name, words in rule.contains.items()
     )
 
@@ -108,10 +108,24 @@ def _matches(pattern: str, text: str, *, whole: bool) -> bool:
     return (re.fullmatch(pattern, text) if whole else re.search(pattern, text)) is not None
 
 
-def _texts(arguments: Mapping[str, Any], name: str) -> list[str]:
-    """The argument with that name, or all of them; what is no text as JSON."""
+def _texts(arguments: Mapping[str, Any], name: str, *, inner: bool) -> list[str]:
+    """The argument with that name, or all of them; what is no text as JSON.
+
+    Args:
+        inner: Also each text inside of it: in JSON, quotation marks and line breaks are not what they are in a text.
+    """
     values = list(arguments.values()) if name == "*" else [arguments[name]] if name in arguments else []
-    return [value if isinstance(value, str) else canonical(value) for value in values]
+    found = [value if isinstance(value, str) else canonical(value) for value in values]
+    return [*found, *(text for value in values for text in _inside(value))] if inner else found
+
+
+def _inside(value: Any) -> Iterator[str]:
+    parts = [*value, *value.values()] if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    for part in parts:
+        if isinstance(part, str):
+            yield part
+        else:
+            yield from _inside(part)
 
 
 def _is_dangerous(arguments: Mapping[str, Any], workspace: Path) -> bool:

@@ -17,13 +17,12 @@ from operator_core.api.protocol import Api
 from operator_core.errors import OperatorError
 from operator_core.model.ticket import TicketStatus
 from operator_core.text import printable
-from operator_core.tui.lines import COLUMNS, board_line, ticket_cells
+from operator_core.tui.lines import board_line, ticket_cells, widths
 from operator_core.tui.ticket import TicketScreen
 
 __all__ = ["BoardScreen"]
 
 _ROWS = 200
-_WIDTHS = (22, 7, 50, 42, 14, 12, 9)
 
 
 class _View(NamedTuple):
@@ -49,7 +48,7 @@ class BoardScreen(Screen[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        ("enter", "open", "Open"),
+        ("o", "open", "Open"),
         ("slash", "search", "Search"),
         ("f", "filter", "Filter"),
         ("j", "step(1)", "Down"),
@@ -66,6 +65,8 @@ class BoardScreen(Screen[None]):
         self._search = ""
         self._wake = asyncio.Event()
         self._counts = ""
+        self._columns: dict[str, int] = {}
+        self._rows: dict[str, dict[str, str]] = {}
 
     def compose(self) -> ComposeResult:
         """The screen."""
@@ -79,11 +80,19 @@ class BoardScreen(Screen[None]):
 
     def on_mount(self) -> None:
         """Begin to look."""
-        for name, width in zip(COLUMNS, _WIDTHS, strict=True):
-            self._table.add_column(name, key=name, width=width)
         self._problem.display = self.query_one("#search").display = self.query_one("#empty").display = False
         self._table.focus()
         self.run_worker(self._watch(), name="board")
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Columns for the terminal as it is now."""
+        columns = widths(event.size.width)
+        if columns != self._columns:
+            chosen, self._columns = self._chosen, columns
+            self._table.clear(columns=True)
+            for name, width in columns.items():
+                self._table.add_column(name, key=name, width=width)
+            self._draw(chosen)
 
     def on_screen_resume(self) -> None:
         """What was missed meanwhile is looked at now."""
@@ -126,27 +135,33 @@ class BoardScreen(Screen[None]):
             self.query_one("#counts", Static).update(counts)
         self._show({str(ticket.id): ticket_cells(ticket) for ticket in page.items})
 
-    def _show(self, rows: dict[str, tuple[str, ...]]) -> None:
-        table = self._table
+    def _show(self, rows: dict[str, dict[str, str]]) -> None:
+        table, self._rows = self._table, rows
         empty = self.query_one("#empty", Static)
         empty.display = not rows
         empty.update("No ticket is like that." if self._view or self._search else "There is no ticket yet.")
         if [row.value for row in table.rows] == list(rows):
             for row, cells in enumerate(rows.values()):
-                for column, text in enumerate(cells):
+                for column, name in enumerate(self._columns):
                     place = Coordinate(row, column)
-                    if table.get_cell_at(place).plain != text:
-                        table.update_cell_at(place, Text(text, no_wrap=True, overflow="ellipsis"))
+                    if table.get_cell_at(place).plain != cells[name]:
+                        table.update_cell_at(place, _cell(cells[name]))
             return
-        chosen, at, scrolled = self._chosen, table.cursor_row, table.scroll_y
+        chosen = self._chosen
         with self.app.batch_update():
+            at, scrolled = table.cursor_row, table.scroll_y
             table.clear()
-            for key, cells in rows.items():
-                table.add_row(*(Text(text, no_wrap=True, overflow="ellipsis") for text in cells), key=key)
-            # The cursor stays on its ticket, wherever that went; if that is gone, at its place.
-            row = list(rows).index(chosen) if chosen in rows else min(at, max(0, len(rows) - 1))
-            table.move_cursor(row=row, scroll=False)
+            row = self._draw(chosen, otherwise=at)
             table.scroll_to(y=scrolled + (row - at if chosen in rows else 0), animate=False)
+
+    def _draw(self, chosen: str | None, otherwise: int = 0) -> int:
+        """Fill the empty table; the cursor stays on its ticket, wherever that went; if that is gone, at its place."""
+        for key, cells in self._rows.items():
+            self._table.add_row(*(_cell(cells[name]) for name in self._columns), key=key)
+        keys = list(self._rows)
+        row = keys.index(chosen) if chosen in keys else min(otherwise, max(0, len(keys) - 1))
+        self._table.move_cursor(row=row, scroll=False)
+        return row
 
     # ---- what keys do
 
@@ -213,3 +228,7 @@ class BoardScreen(Screen[None]):
         if not table.is_valid_coordinate(Coordinate(table.cursor_row, 0)):
             return None
         return table.coordinate_to_cell_key(Coordinate(table.cursor_row, 0)).row_key.value
+
+
+def _cell(text: str) -> Text:
+    return Text(text, no_wrap=True, overflow="ellipsis")

@@ -22,9 +22,13 @@ __all__ = [
     "tail_lines",
     "ticket_cells",
     "ticket_facts",
+    "widths",
 ]
 
 COLUMNS = ("State", "Ticket", "What", "Doing", "Worker", "Changed", "Cost")
+_WIDTHS = {"State": 21, "Ticket": 7, "Worker": 14, "Changed": 11, "Cost": 9}
+_NEED = {"Doing": 110, "Cost": 120, "Worker": 135}
+"""Columns that are left out on a terminal with fewer characters in a line."""
 
 _SIGNS = {
     TicketStatus.OPEN: ("○", "open"),
@@ -53,6 +57,16 @@ class Line(NamedTuple):
     kind: str
 
 
+def widths(whole: int) -> dict[str, int]:
+    """The columns for a terminal with so many characters in a line, and how wide each is."""
+    shown = [name for name in COLUMNS if whole >= _NEED.get(name, 0)]
+    # Each has a blank on both sides, and the scroll bar stands at the end.
+    rest = whole - 3 - sum(_WIDTHS.get(name, 0) + 2 for name in shown)
+    free = max(20, rest)
+    share = {"What": free * 55 // 100, "Doing": free * 45 // 100} if "Doing" in shown else {"What": free}
+    return {name: _WIDTHS.get(name) or share[name] for name in shown}
+
+
 def one_line(text: str, length: int = 200) -> str:
     """A text on one line; a line break in it is shown."""
     lines = [line.strip() for line in printable(text[:_READ]).replace("\t", " ").splitlines() if line.strip()]
@@ -78,26 +92,27 @@ def board_line(board: Board) -> str:
         f"{grouped(counts.get('running', 0))} running",
         f"{grouped(waits)} open",
         f"{grouped(counts.get('resolved', 0))} resolved",
-        f"{board.workers} worker{'' if board.workers == 1 else 's'}",
+        _many(board.workers, "worker"),
     ]
     parts += [f"{board.red} red"] if board.red else []
     parts += [f"{board.unknown} unknown"] if board.unknown else []
     return " · ".join([*parts, f"{_cost(board.spent_today)} today"])
 
 
-def ticket_cells(ticket: TicketView) -> tuple[str, ...]:
-    """A row of the board; see :data:`COLUMNS`."""
+def ticket_cells(ticket: TicketView) -> dict[str, str]:
+    """A row of the board: what stands in each of the :data:`COLUMNS`."""
     doing = _NEEDS.get(ticket.needs or "", "") + (ticket.doing or ticket.reason or "")
     severe = "! " if ticket.severity == "critical" else ""
-    return (
-        state_of(ticket),
-        f"#{ticket.id}",
-        severe + one_line(f"{ticket.invariant_name}: {ticket.message}", 70),
-        one_line(doing, 60),
-        one_line(ticket.worker or (f"for {ticket.pinned_to}" if ticket.pinned_to else ""), 20),
-        ago(ticket.updated_at or ticket.last_seen_at),
-        _cost(ticket.spent),
-    )
+    worker = ticket.worker or (f"for {ticket.pinned_to}" if ticket.pinned_to else "")
+    return {
+        "State": state_of(ticket),
+        "Ticket": f"#{ticket.id}",
+        "What": severe + one_line(f"{ticket.invariant_name}: {ticket.message}", 200),
+        "Doing": one_line(doing, 200),
+        "Worker": one_line(worker, 40),
+        "Changed": ago(ticket.updated_at or ticket.last_seen_at),
+        "Cost": _cost(ticket.spent),
+    }
 
 
 def ticket_facts(ticket: TicketDetail, session: SessionDetail | None) -> list[str]:
@@ -164,7 +179,7 @@ def _session_line(session: SessionDetail) -> str:
     running = next((p for p in reversed(session.phases) if p.get("state") == "running"), None)
     parts = [f"session {one_line(session.session_id, 40)}", one_line(session.status, 20)]
     parts += [one_line(str(running["phase"]), 30)] if running and running.get("phase") else []
-    parts += [f"{grouped(session.turns)} turns", f"{grouped(session.commands)} calls", _cost(session.spent)]
+    parts += [_many(session.turns, "turn"), _many(session.commands, "call"), _cost(session.spent)]
     if session.context_tokens and session.context_limit:
         parts.append(f"context {100 * session.context_tokens // session.context_limit} %")
     if session.sandbox:
@@ -182,6 +197,10 @@ def _lines(text: str, *, end: bool = False) -> list[str]:
         return lines
     said = f"… {grouped(left_out)} more lines"
     return [said, *lines[-_SHOWN:]] if end else [*lines[:_SHOWN], said]
+
+
+def _many(count: int, what: str) -> str:
+    return f"{grouped(count)} {what}{'' if count == 1 else 's'}"
 
 
 def _cost(spent: Spent) -> str:

@@ -1,4 +1,4 @@
-"""One ticket: what is known of it, the journal of its newest session while it grows, and what a person can say to it."""
+"""One ticket: what is known of it, its newest journal while that grows, and what a person can say to it."""
 
 from __future__ import annotations
 

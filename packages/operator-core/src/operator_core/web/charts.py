@@ -5,6 +5,7 @@ who do not see them. However much there is to draw, a chart has a bounded size.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import groupby, pairwise
@@ -24,6 +25,7 @@ _TOP, _FLOOR = 7.0, 27.0
 _MOST_MARKS = 12
 _SPARSE = 3.0
 _RANK: dict[Light | None, int] = {None: 0, "green": 1, "unknown": 2, "red": 3}
+_LOOKED: tuple[Light, ...] = ("green", "red", "unknown")
 _SIGNS = {
     "opened": "M{0} 0l3.5 6h-7z",
     "claimed": "M{0} 0v6",
@@ -64,6 +66,9 @@ class _Cell(NamedTuple):
     high: float | None = None
 
 
+_PLAIN: dict[Light | None, _Cell] = {light: _Cell(light) for light in _RANK}
+
+
 def sparkline(
     samples: Sequence[Sample], marks: Sequence[Mark], *, since: datetime, until: datetime, cut: bool = False
 ) -> Markup:
@@ -81,10 +86,11 @@ def sparkline(
     seen = [s for s in samples if since <= s.at <= until]
     cells = _cells(seen, since, until)
     parts = [*_lights(cells), *_line(cells)]
-    if cut and seen and (x := next(i for i, cell in enumerate(cells) if cell.light)) > 0:
+    first = next((i for i, cell in enumerate(cells) if cell.light), 0)
+    if cut and first > 0:
         said = f"{grouped(len(seen))} looks are drawn; what was before is not"
         parts.append(
-            Markup('<path class="cut" d="M0 30h{}" stroke-dasharray="1 4"><title>{}</title></path>').format(x, said)
+            Markup('<path class="cut" d="M0 30h{}" stroke-dasharray="1 4"><title>{}</title></path>').format(first, said)
         )
     shown = [m for m in marks if since <= m.at <= until][-_MOST_MARKS:]
     for mark in shown:
@@ -173,7 +179,7 @@ def _cells(samples: Sequence[Sample], since: datetime, until: datetime) -> list[
         if sample.value is not None and math.isfinite(sample.value) and sample.light != "unknown":
             numbers[first].append(sample.value)
     return [
-        _Cell(light, min(own), max(own)) if own and light in ("green", "red") else _Cell(light)
+        _Cell(light, min(own), max(own)) if own and light in ("green", "red") else _PLAIN[light]
         for light, own in zip(lights, numbers, strict=True)
     ]
 
@@ -203,14 +209,14 @@ def _line(cells: Sequence[_Cell]) -> Iterator[Markup]:
     low, high = min(known), max(known)
     # Halved first: the difference of two numbers that a float can hold is not always one.
     spread = high / 2 - low / 2
-    at = 0
-    for there, run in groupby(cells, key=lambda cell: cell.light in ("green", "red")):
+    for there, run in groupby(enumerate(cells), key=lambda place: place[1].light in ("green", "red")):
         points: list[str] = []
-        for cell in run:
-            for value in sorted({v for v in cell[1:] if v is not None}):
+        for at, cell in run:
+            if cell.low is None or cell.high is None:
+                continue
+            for value in (cell.low,) if cell.low == cell.high else (cell.low, cell.high):
                 level = (value / 2 - low / 2) / spread if spread > 0 else 0.5
                 points.append(f"{at + 0.5:g},{_n(_FLOOR - level * (_FLOOR - _TOP))}")
-            at += 1
         if there and len(points) == 1:
             x, y = points[0].split(",")
             yield Markup('<circle class="value" cx="{}" cy="{}" r="1"/>').format(x, y)
@@ -222,8 +228,8 @@ def _sentence(samples: Sequence[Sample], marks: Sequence[Mark], since: datetime,
     span = duration((until - since).total_seconds())
     if not samples:
         return f"Nobody looked in {span}."
-    counts = {light: sum(s.light == light for s in samples) for light in ("green", "red", "unknown")}
-    lights = ", ".join(f"{grouped(n)} {light}" for light, n in counts.items() if n)
+    counts = Counter(s.light for s in samples)
+    lights = ", ".join(f"{grouped(counts[light])} {light}" for light in _LOOKED if counts[light])
     said = [f"{grouped(len(samples))} look{'' if len(samples) == 1 else 's'} in {span}: {lights}"]
     numbers = [s.value for s in samples if s.value is not None and math.isfinite(s.value) and s.light != "unknown"]
     if numbers:

@@ -41,7 +41,7 @@ def effective(loaded: LoadedSettings) -> list[Setting]:
         fields = type(part).model_fields
         for key, value in part.model_dump(mode="json").items():
             name = f"{section}.{key}"
-            shown = safe_url(value) if name == "store.url" else clean.tree(without_named(value))
+            shown = clean.tree(without_named(safe_url(value) if name == "store.url" else value))
             what = " ".join((fields[key].description or "").split()) if key in fields else ""
             found.append(Setting(name, shown, _origin(loaded.origins, name), what))
     for section in LISTS:

@@ -20,9 +20,10 @@ class LoginLimit:
     """Counts failed sign-ins, by address and together; those that succeed cost nothing.
 
     Args:
-        per_address: So many may fail ...
-        together: ... or so many from anywhere ...
-        window_s: ... within so many seconds.
+        per_address: So many may fail within ``window_s`` seconds ...
+        together: ... or so many from anywhere: then those wait that have failed too. Whoever has not may still try, so
+            that nobody who guesses from many addresses keeps everybody out.
+        window_s: See above.
         time: The clock.
     """
 
@@ -43,11 +44,10 @@ class LoginLimit:
     def wait_s(self, address: str) -> int:
         """Seconds until the next try is allowed; 0: now."""
         now = self._time.monotonic()
-        mine = self._by.get(_network(address), deque())
-        waits = [
-            self._left(tries, most, now) for tries, most in ((mine, self._per_address), (self._all, self._together))
-        ]
-        return math.ceil(max(waits))
+        mine = self._by.get(_network(address))
+        if not mine or mine[-1] + self._window_s <= now:
+            return 0
+        return math.ceil(max(self._left(mine, self._per_address, now), self._left(self._all, self._together, now)))
 
     def failed(self, address: str) -> None:
         """A try failed."""

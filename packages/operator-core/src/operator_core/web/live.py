@@ -19,7 +19,8 @@ from starlette.exceptions import HTTPException
 from operator_core import clock
 from operator_core.api.models import EntryPage, EntryView, SessionDetail
 from operator_core.db.engine import Database
-from operator_core.db.schema import agent_sessions, ledger, ledger_head, live_output
+from operator_core.db.ledger import head as ledger_head
+from operator_core.db.schema import agent_sessions, ledger, live_output
 from operator_core.web.event_stream import HEARTBEAT, EventSource, event
 from operator_core.web.shapes import to_json
 
@@ -32,7 +33,7 @@ _ACTIVITY_S = 2.0
 _PAGE = 200
 _MOST_AT_ONCE = 1000
 _CHUNK = 128 * 1024
-_RING_BYTES = 4 << 20
+_RING_BYTES = 1 << 20
 _RING_ITEMS = 2000
 _FAR_BEHIND = 1000
 _STATE_FIELDS = {
@@ -65,7 +66,6 @@ _HEADS = (
     .where(agent_sessions.c.session_id.in_(bindparam("ids", expanding=True)))
 )
 _OUTPUT = select(live_output).where(live_output.c.session_id == bindparam("session"))
-_LEDGER_HEAD = select(ledger_head.c.seq).where(ledger_head.c.id == 1)
 _LEDGER = (
     select(ledger.c.seq, ledger.c.ticket_id, ledger.c.kind)
     .where(ledger.c.seq > bindparam("after", type_=Integer))
@@ -141,7 +141,7 @@ class Feeds:
             HTTPException: There are too many readers (503).
         """
         self._admit()
-        head = int((await self.database.fetch(_LEDGER_HEAD))[0].seq)
+        head, _ = await ledger_head(self.database)
         feed = self._board = self._board or _BoardFeed(self, head)
         return self._joined(feed, _BoardReader(feed, after))
 
@@ -182,15 +182,21 @@ class Feeds:
             await asyncio.sleep(pause)
 
     async def _look(self) -> None:
+        wrong: Exception | None = None
         watched = {name: feed for name, feed in self._sessions.items() if not feed.over}
         if watched:
             for row in await self.database.fetch(_HEADS, ids=list(watched)):
                 output = None if row.tool_use_id is None else (row.tool_use_id, row.total, row.updated_at)
-                await watched.pop(row.session_id).advance(row.head_seq, row.status, output)
+                try:
+                    await watched.pop(row.session_id).advance(row.head_seq, row.status, output)
+                except Exception as error:
+                    wrong = error  # a session that cannot be read, because somebody has changed it: not the others
             for feed in watched.values():
                 feed.end()  # retention has taken it
         if self._board is not None:
             await self._board.advance()
+        if wrong is not None:
+            raise wrong
 
 
 class _Feed:
@@ -387,11 +393,18 @@ class _SessionReader(_Reader):
         feed = self.feed
         async with feed.feeds.reads:
             page = await feed.feeds.api.entries(feed.session_id, after=self._at, limit=self._page)
-        data = b"".join(entry_event(entry) for entry in page.items)
+        if not page.items:
+            self._at = max(self._at, feed.base)
+            return b""
+        parts, size = [], 0
+        for entry in page.items:
+            parts.append(entry_event(entry))
+            self._at, size = entry.seq, size + len(parts[-1])
+            if size >= _CHUNK:
+                break
         # Long texts: fewer of them at once, because each reader holds what it is being sent.
-        self._page = max(10, self._page // 4) if len(data) > 4 * _CHUNK else _PAGE
-        self._at = page.items[-1].seq if page.items else max(self._at, feed.base)
-        return data
+        self._page = len(parts) if size >= _CHUNK else _PAGE
+        return b"".join(parts)
 
 
 class _BoardReader(_Reader):

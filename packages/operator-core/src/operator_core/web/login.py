@@ -91,7 +91,8 @@ def client_address(request: Request) -> str:
     server has seen itself.
     """
     peer = request.client.host if request.client else ""
-    forwarded = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
+    # Some servers append to the header, others add one of their own behind that of the client.
+    forwarded = ",".join(request.headers.getlist("x-forwarded-for")).rpartition(",")[2].strip()
     if not forwarded or site_of(request).settings.web.public_url is None:
         return peer
     try:

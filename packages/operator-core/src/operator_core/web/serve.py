@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from operator_core.errors import ConfigError
 from operator_core.web.app import create_app
 from operator_core.web.guard import TRANSPORT_KEY
+from operator_core.web.rehearsal import rehearse
 from operator_core.web.site import Site
 
 __all__ = ["HEAD_S", "address_of", "listen", "serve"]
@@ -95,6 +96,7 @@ async def serve(
         site.address = address_of(listener)
         _allow_connections()
         server = _Server(create_app(site), stop, head_s)
+        await rehearse(site)
         say(f"Console and API at {site.url}")
         ending = asyncio.create_task(_end_streams(site, stop))
         try:

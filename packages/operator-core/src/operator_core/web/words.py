@@ -80,8 +80,11 @@ def _mark(char: str) -> Markup:
 
 
 def pretty(value: object, limit: int = MAX_SHOWN) -> Markup:
-    """Any JSON value over several lines, as :func:`visible`."""
-    return visible(json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True, default=str), limit)
+    """Any JSON value over several lines, as :func:`visible`; on one line if nothing but that made it too long."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True, default=str)
+    if len(text) > limit:
+        text = json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
+    return visible(text, limit)
 
 
 def markdown(text: str) -> Markup:

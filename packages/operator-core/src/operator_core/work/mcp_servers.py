@@ -92,7 +92,7 @@ class Servers:
             return by_address(server, lambda: self._token(server))
 
         @asynccontextmanager
-        async def connect(ended: Callable[[], None]) -> AsyncIterator[TransportStreams]:
+        async def connect(ended: Callable[[str], None]) -> AsyncIterator[TransportStreams]:
             sandbox = await self._trusted() if server.trusted else self._sandbox
             async with by_program(server, sandbox, self._environment(server))(ended) as streams:
                 yield streams

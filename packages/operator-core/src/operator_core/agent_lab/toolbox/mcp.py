@@ -19,7 +19,7 @@ from operator_core.agent_lab.calls import Started
 from operator_core.agent_lab.fence import Fence
 from operator_core.agent_lab.gateway import ToolGateway, ToolOutput, ToolRefused
 from operator_core.agent_lab.toolbox.mcp_definitions import MOST_TOOLS, Definition, NotUsable, define, digest_of
-from operator_core.agent_lab.toolbox.mcp_link import Connect, LinkLost, McpLink
+from operator_core.agent_lab.toolbox.mcp_link import CallRefused, Connect, LinkLost, McpLink
 from operator_core.agent_lab.toolbox.mcp_results import failed, output_of
 from operator_core.agent_lab.toolbox.tool import ONLY_A_SCHEMA, Tool
 from operator_core.model.mcp import McpServer
@@ -208,8 +208,6 @@ class McpTools:
 
     async def _call(self, name: str, definition: Definition, arguments: Mapping[str, Any], spool: Path) -> ToolOutput:
         """One call; whatever goes wrong with the server is a result that says so."""
-        from mcp import MCPError
-
         if name not in self._servers:
             return failed(f"The MCP server {name} is not configured any more. {_NOT_CALLED}", self._clean)
         server = self._servers[name][0]
@@ -229,7 +227,7 @@ class McpTools:
         except LinkLost as error:
             await self._drop(name)
             return failed(f"The MCP server {name} ended during the call ({error}). {_UNKNOWN}", self._clean)
-        except MCPError as error:
+        except CallRefused as error:
             return failed(f"The MCP server {name} refused the call: {error}", self._clean)
         return output_of(result, spool, self._clean)
 

@@ -122,6 +122,9 @@ def _schema(schema: dict[str, Any], words: Callable[[str, int], str]) -> dict[st
         Draft202012Validator.check_schema(cleaned)
     except SchemaError as error:
         raise NotUsable(f"its schema is no JSON Schema ({clip(printable(error.message), 100)})") from None
+    # A schema of others, in a library of others: whatever that makes of it must not end a session.
+    except Exception as error:
+        raise NotUsable(f"its schema cannot be read ({type(error).__name__})") from None
     return cleaned
 
 

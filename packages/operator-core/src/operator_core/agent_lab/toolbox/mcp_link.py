@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
     from mcp.types import CallToolResult, Tool
 
-__all__ = ["Connect", "LinkLost", "McpLink", "by_address", "by_program"]
+__all__ = ["CallRefused", "Connect", "Door", "LinkLost", "McpLink", "by_address", "by_program"]
 
-Connect = Callable[[Callable[[], None]], "AbstractAsyncContextManager[TransportStreams]"]
-"""Opens the way to a server, each time anew; what it is given is called when the other side ends it."""
+Connect = Callable[[Callable[[str], None]], "AbstractAsyncContextManager[TransportStreams]"]
+"""Opens the way to a server, each time anew; what it is given is called when it has ended, with the
+reason if there is one."""
 
 _MOST_PAGES = 20
 _GOODBYE_S = 2.0
@@ -42,6 +43,10 @@ _LAUNCH = (
     "exec 3<>/dev/tcp/127.0.0.1/$OPERATOR_MCP_PORT && printf '%s\\n' \"$OPERATOR_MCP_WORD\" >&3 && "
     "unset OPERATOR_MCP_PORT OPERATOR_MCP_WORD && exec {} <&3 >&3 3>&-"
 )
+
+
+class CallRefused(Exception):
+    """The server has looked at a call and does not do it."""
 
 
 class LinkLost(Exception):
@@ -59,6 +64,7 @@ class McpLink:
         self._connect = connect
         self._client: Client | None = None
         self._leave = asyncio.Event()
+        self._ended = "the connection ended"
         self._keeper: asyncio.Task[None] | None = None
 
     async def open(self, timeout_s: float) -> None:
@@ -110,7 +116,7 @@ class McpLink:
         Raises:
             TimeoutError: The server has not answered; it may still be at it.
             LinkLost: The connection has ended before the answer; the message says why.
-            MCPError: The server refuses the call.
+            CallRefused: The server refuses the call; the message is its own.
         """
         from mcp import MCPError
         from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult
@@ -126,8 +132,8 @@ class McpLink:
             raise
         except MCPError as error:
             if error.code == CONNECTION_CLOSED or not self.alive:
-                raise LinkLost("the connection ended") from None
-            raise
+                raise LinkLost(self._ended) from None
+            raise CallRefused(str(error)) from None
         except Exception as error:
             raise LinkLost(_why(error)) from None
 
@@ -150,15 +156,19 @@ class McpLink:
 
     def _open_client(self) -> Client:
         if self._client is None or not self.alive:
-            raise LinkLost("the connection ended")
+            raise LinkLost(self._ended)
         return self._client
+
+    def _end(self, why: str) -> None:
+        self._ended = why or self._ended
+        self._leave.set()
 
     async def _keep(self, ready: asyncio.Future[None]) -> None:
         from mcp import Client, Implementation
 
         try:
             about = Implementation(name="operator", version=__version__)
-            async with Client(self._connect(self._leave.set), client_info=about, cache=None) as client:
+            async with Client(self._connect(self._end), client_info=about, cache=None) as client:
                 self._client = client
                 if not ready.done():
                     ready.set_result(None)
@@ -170,7 +180,8 @@ class McpLink:
         finally:
             self._client = None
             if not ready.done():
-                ready.cancel()
+                ready.set_exception(LinkLost("it was left"))
+                ready.exception()
 
 
 def by_program(server: McpServer, sandbox: Sandbox, env: Mapping[str, str]) -> Connect:
@@ -182,23 +193,32 @@ def by_program(server: McpServer, sandbox: Sandbox, env: Mapping[str, str]) -> C
     """
 
     @asynccontextmanager
-    async def connect(ended: Callable[[], None]) -> AsyncIterator[TransportStreams]:
+    async def connect(ended: Callable[[str], None]) -> AsyncIterator[TransportStreams]:
         word = secrets.token_hex(32)
         listener = await sandbox.listen()
         port = listener.getsockname()[1]
-        door = _Door(word)
+        door = Door(word)
         accepting = await asyncio.start_server(door.welcome, sock=listener, limit=LONGEST_MESSAGE)
         command = _LAUNCH.format(shlex.join([str(server.command), *server.args]))
         greeting = {**env, "OPERATOR_MCP_PORT": str(port), "OPERATOR_MCP_WORD": word}
         job: Job | None = None
+        reason = ""
+
+        def over(why: str) -> None:
+            nonlocal reason
+            reason = reason or why
+            ended(why)
+
         try:
             job = await sandbox.spawn(command, name=f"mcp-{server.name}", env=greeting)
             reader, writer = await _first(door, job)
             accepting.close()
-            async with messages(reader, writer, ended) as streams:
+            async with messages(reader, writer, over) as streams:
                 yield streams
         except Exception as error:
-            # Whatever the SDK says about it, a program that has ended knows better.
+            # Whatever the SDK says about it, who has ended it knows better.
+            if reason:
+                raise LinkLost(reason) from error
             if job is not None and not (status := await job.wait(_GOODBYE_S)).running and status.exit_code:
                 raise LinkLost(_last_words(job)) from error
             raise
@@ -220,7 +240,7 @@ def by_address(server: McpServer, token: Callable[[], str | None]) -> Connect:
     """
 
     @asynccontextmanager
-    async def connect(ended: Callable[[], None]) -> AsyncIterator[TransportStreams]:
+    async def connect(ended: Callable[[str], None]) -> AsyncIterator[TransportStreams]:
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
 
@@ -238,8 +258,15 @@ def by_address(server: McpServer, token: Callable[[], str | None]) -> Connect:
     return connect
 
 
-class _Door:
-    """Waits for the one connection that knows the word."""
+class Door:
+    """Waits for the one connection that knows the word; all others are dropped.
+
+    Args:
+        word: What it has to say first, on a line of its own.
+
+    Attributes:
+        came: The connection.
+    """
 
     def __init__(self, word: str) -> None:
         self._word = word.encode()
@@ -264,7 +291,7 @@ class _Door:
             self.came.result()[1].transport.abort()
 
 
-async def _first(door: _Door, job: Job) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _first(door: Door, job: Job) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """The connection of the program.
 
     Raises:
@@ -295,6 +322,8 @@ def _why(error: BaseException) -> str:
         error = error.exceptions[0]
     if isinstance(error, LinkLost):
         return str(error)
+    if isinstance(error, ModuleNotFoundError):
+        return f"the package {error.name} is not installed; `pip install 'operator-core[mcp]'`"
     said = " ".join(printable(str(error)).split()).rstrip(".")
     if isinstance(error, SandboxError):
         return said

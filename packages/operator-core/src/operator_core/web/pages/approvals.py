@@ -17,6 +17,8 @@ __all__ = ["router"]
 
 router = APIRouter(include_in_schema=False)
 
+_WAITING = 500
+
 
 @router.get("/approvals")
 async def approvals(request: Request, all: Literal["", "1"] = "") -> Response:
@@ -38,9 +40,10 @@ async def decide(request: Request, approval_id: str, answer: Word, note: Text = 
 
 
 async def _page(request: Request, *, every: bool = False, error: OperatorError | None = None) -> Response:
-    found = await api_of(request).approvals(pending=not every)
-    waiting = sorted((a for a in found if a.state == "pending"), key=lambda a: a.asked_at)
-    answered = sorted((a for a in found if a.state != "pending"), key=lambda a: a.asked_at, reverse=True)
+    api = api_of(request)
+    waiting = sorted(await api.approvals(limit=_WAITING), key=lambda a: a.asked_at)
+    # Not one list of both: what was answered since must not push out what still waits.
+    answered = [a for a in await api.approvals(pending=False) if a.state != "pending"] if every else []
     return render(
         request,
         "approvals.html",

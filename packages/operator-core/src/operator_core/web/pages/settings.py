@@ -6,7 +6,7 @@ import json
 from itertools import groupby
 from typing import Annotated
 
-from fastapi import APIRouter, Form, Request, Response
+from fastapi import APIRouter, Form, Path, Request, Response
 
 from operator_core.config import LoadedSettings
 from operator_core.db.tokens import Minted
@@ -50,7 +50,7 @@ async def create(
 
 
 @router.post("/settings/tokens/{token_id}/revoke")
-async def revoke(request: Request, token_id: str) -> Response:
+async def revoke(request: Request, token_id: Annotated[str, Path(pattern=r"^[0-9a-f]{12}$")]) -> Response:
     """End a token and its logins."""
     await site_of(request).tokens.revoke(token_id, by=str(actor_of(request)))
     return see("/settings", "revoked")

@@ -16,7 +16,7 @@ __all__ = ["router"]
 
 router = APIRouter(prefix=PREFIX, tags=["approvals"])
 
-ApprovalId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$", description="Id of a question.")]
+ApprovalId = Annotated[str, Path(pattern=r"^[!-~]{1,100}$", description="Id of a question.")]
 
 
 class Decision(Wanted):

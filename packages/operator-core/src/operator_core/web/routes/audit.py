@@ -6,10 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
-from sqlalchemy import select
 
 from operator_core.api.models import AuditView
-from operator_core.db.schema import ledger_head
+from operator_core.db import ledger
 from operator_core.web.routes.parameters import PREFIX, SESSION, problems
 from operator_core.web.shapes import answer
 from operator_core.web.site import api_of, site_of
@@ -17,8 +16,6 @@ from operator_core.web.site import api_of, site_of
 __all__ = ["AuditHead", "router"]
 
 router = APIRouter(prefix=PREFIX, tags=["audit"])
-
-_HEAD = select(ledger_head.c.seq, ledger_head.c.hash).where(ledger_head.c.id == 1)
 
 
 class AuditHead(BaseModel):
@@ -35,8 +32,8 @@ class AuditHead(BaseModel):
 @router.get("/audit", response_model=AuditHead, responses=problems())
 async def head(request: Request) -> Response:
     """The end of the chain."""
-    row = (await site_of(request).database.fetch(_HEAD))[0]
-    return answer(AuditHead(seq=row.seq, hash=row.hash))
+    seq, hash_ = await ledger.head(site_of(request).database)
+    return answer(AuditHead(seq=seq, hash=hash_))
 
 
 @router.post("/audit/verify", response_model=AuditView, responses=problems(404))

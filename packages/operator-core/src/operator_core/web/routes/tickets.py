@@ -30,9 +30,9 @@ class CheckView(BaseModel):
 
     ticket_id: int
     check_spec: dict[str, Any] | None
-    """Frozen when the ticket opened; None: nothing can be proved."""
+    """Frozen when the ticket opened, without what looks secret in it; None: nothing can be proved."""
     check_hash: str | None
-    """SHA-256 (hex) of it."""
+    """SHA-256 (hex) of it, with nothing left out."""
     verdicts: list[VerdictView]
     """Newest first."""
 
