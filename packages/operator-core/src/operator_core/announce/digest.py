@@ -157,7 +157,7 @@ async def make_digest(database: Database, since: datetime, until: datetime | Non
     opened = reopened = 0
     async for row in _changes(database, since, until):
         body = body_of(row)
-        new, reason = body.get("new"), body.get("reason")
+        new, reason = str(body.get("new") or ""), body.get("reason")
         last.pop(row.ticket_id, None)  # so that they are in the order of their last change
         last[row.ticket_id] = (new, reason, row.session_id)
         if new == TicketStatus.OPEN and body.get("old") is None:
