@@ -14,7 +14,7 @@ from operator_core import clock
 from operator_core.config import Settings
 from operator_core.db.fleet import set_draining
 from operator_core.db.queue import WorkQueue
-from operator_core.db.schema import agent_sessions, usage_totals, workers
+from operator_core.db.schema import agent_sessions, tickets, usage_totals, workers
 from operator_core.db.tickets import TicketDB
 from operator_core.model.monitor import MONITOR_BLIND, Light, MonitorState
 from operator_core.model.person import Role
@@ -237,6 +237,15 @@ async def test_costs_add_up_by_day_and_by_what_they_were_for(web: WebSite) -> No
     day = clock.iso()[:10]
     assert f"{day} $12.00" in words(await page(web, "/costs?by=day&days=7"))
     assert "Spent $15.00" in words(await page(web, "/costs?by=nonsense&days=-1"))
+
+
+async def test_what_a_repair_costs_counts_also_the_tickets_that_are_not_listed(web: WebSite) -> None:
+    for _ in range(102):
+        await spend(web, 1.0)
+    async with web.database.begin() as c:
+        await c.execute(tickets.update().values(status="resolved", reason="verified"))
+    for by in ("ticket", "model"):
+        assert "For each verified repair $1.00 102 verified" in words(await page(web, f"/costs?by={by}"))
 
 
 async def test_a_price_that_is_not_known_is_said(web: WebSite) -> None:

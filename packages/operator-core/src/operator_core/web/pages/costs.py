@@ -35,7 +35,8 @@ async def costs(request: Request, by: str = "ticket", days: str = "30") -> Respo
     rows = by_day if chosen == "day" else await api.costs(chosen, days=span, limit=_ROWS)
     total = _sum(by_day)
     read = total.input_tokens + total.cache_read_tokens + total.cache_write_tokens
-    verified = sum(row.verified for row in (rows if chosen == "ticket" else await api.costs("ticket", days=span)))
+    # Every repair has its first worker, so that one phase counts them all; a list of tickets has an end.
+    verified = max((row.verified for row in await api.costs("phase", days=span)), default=0)
     return render(
         request,
         "costs.html",
