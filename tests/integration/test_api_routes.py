@@ -234,6 +234,8 @@ async def test_keys_are_forgotten(tmp_path: Path) -> None:
         (Role.OPERATOR, {"repo": "FILE://{repo}"}, False),
         (Role.ADMIN, {"repo": "{repo}"}, True),
         (Role.ADMIN, {"repo": "file://{repo}"}, True),
+        (Role.ADMIN, {"repo": "."}, False),
+        (Role.ADMIN, {"repo": "~"}, False),
         (Role.OPERATOR, {"network": "host"}, False),
         (Role.ADMIN, {"network": "host"}, True),
         (Role.ADMIN, {"check_files": ["/etc/passwd"]}, False),

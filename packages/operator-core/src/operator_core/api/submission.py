@@ -6,6 +6,7 @@ path would be one of the *server*, and only an administrator may name one.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -52,8 +53,10 @@ def submission(actor: Actor, options: Mapping[str, Any]) -> Iterator[dict[str, A
     """
     usable = {name: value for name, value in options.items() if value is not None}
     given = usable.pop("files", None) or ()
-    if actor.via != "cli" and not actor.role.allows(Role.ADMIN):
-        _refuse(usable)
+    if actor.via != "cli":
+        _refuse_relative(usable.get("repo"))
+        if not actor.role.allows(Role.ADMIN):
+            _refuse(usable)
     try:
         files = _FILES.validate_python(list(given))
     except ValidationError as error:
@@ -65,6 +68,15 @@ def submission(actor: Actor, options: Mapping[str, Any]) -> Iterator[dict[str, A
         if written:
             usable["check_files"] = [*usable.get("check_files", ()), *written]
         yield usable
+
+
+def _refuse_relative(repo: object) -> None:
+    """Whoever says ``.`` means the folder where he is, and not the one where the server was started."""
+    if repo is not None and not is_remote(str(repo)) and not os.path.isabs(str(repo)):
+        raise ConfigError(
+            f"{clip(printable(str(repo)), 120)!r} would be a folder of the server; give the address of a repository "
+            "with https:// or ssh://, or, as an admin, the whole path of a folder on the server."
+        )
 
 
 def _refuse(options: Mapping[str, Any]) -> None:
