@@ -78,9 +78,9 @@ async def tickets(store_url: str) -> AsyncIterator[TicketDB]:
         yield db
 
 
-def limiter(service: Service, name: str = "limit", **more: object) -> Subject:
+def limiter(service: Service, name: str = "limit", *, timeout_s: float = 10.0, **more: object) -> Subject:
     """A subject whose invariant is that the service's limit is 10."""
-    probe = {"type": "http", "url": f"http://127.0.0.1:{service.port}/", "value": "limit", "timeout_s": 0.5}
+    probe = {"type": "http", "url": f"http://127.0.0.1:{service.port}/", "value": "limit", "timeout_s": timeout_s}
     invariant = {"name": name, "description": "the limit is wrong", "probe": probe, "expect": "== 10", **more}
     return Subject.model_validate({"name": "limiter", "context": "a rate limiter", "invariant": [invariant]})
 
@@ -320,7 +320,8 @@ async def test_blindness_is_an_incident_after_its_own_grace_and_ends_when_looks_
 ) -> None:
     clock = Clock(rate=HOUR)
     settings = MonitorSettings(clear_after=1, blind_after_s=HOUR)
-    spec = limiter(service) if value != '"ten"' else limiter(service, expect="< 11")
+    expect = "< 11" if value == '"ten"' else "== 10"
+    spec = limiter(service, timeout_s=1.5 if value == "hang" else 10.0, expect=expect)
     service.value = value
     first = await watch(spec, tickets, clock, settings).cycle()
     assert first.tickets == ()
