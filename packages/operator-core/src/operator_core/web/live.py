@@ -7,6 +7,7 @@ reads what it missed from the journal and then goes on with the others; so nothi
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import logging
 from collections import deque
@@ -331,7 +332,7 @@ class _BoardFeed(_Feed):
             self.tell()
 
 
-class _Reader:
+class _Reader(abc.ABC):
     def __init__(self, feed: _Feed) -> None:
         self.feed = feed
         self._open = True
@@ -357,8 +358,9 @@ class _Reader:
             self._open = False
             self.feed.feeds.left(self.feed)
 
+    @abc.abstractmethod
     async def _ready(self) -> bytes:
-        raise NotImplementedError
+        """What can be sent now; empty: nothing yet."""
 
 
 class _SessionReader(_Reader):
