@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
@@ -16,7 +17,9 @@ from operator_core.config import ClaudeCodeSettings
 from operator_core.errors import ConfigError
 from operator_core.sandbox.supervised.supervisor import landlock_abi
 from tests.support import NetworkGuard, PostgresCluster, PostgresMissing, Unprivileged, UnprivilegedMissing
+from tests.support.depth import DEEP
 from tests.support.docker import AGENT_IMAGE, docker_missing, product_missing
+from tests.support.warm import cold_processes, warm_processes
 
 # Read before the environment is cleaned.
 REQUIRE_SERVICES = os.environ.get("OPERATOR_REQUIRE_SERVICES") == "1"
@@ -25,13 +28,23 @@ REQUIRE_SERVICES = os.environ.get("OPERATOR_REQUIRE_SERVICES") == "1"
 hypothesis.settings.register_profile("operator", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("operator")
 
-PRIVATE_PREFIXES = ("ANTHROPIC_", "CLAUDE", "OPERATOR_", "XDG_")
+PRIVATE_PREFIXES = ("ANTHROPIC_", "CLAUDE", "LC_", "OPERATOR_", "XDG_")
 PRIVATE_SUFFIXES = ("_API_KEY", "_PROXY")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give out the files in their order, in which those with many short tests, the unit tests, come last.
+
+    By itself xdist begins with these, and one process is left with a storm or a sweep when the others are done.
+    """
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
 
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """No account, proxy or setting of this machine reaches a test or its children; ``HOME`` is an empty folder."""
+    monkeypatch.setenv("LANG", "C.UTF-8")
     for name in list(os.environ):
         if name.upper().startswith(PRIVATE_PREFIXES) or name.upper().endswith(PRIVATE_SUFFIXES):
             monkeypatch.delenv(name)
@@ -45,6 +58,20 @@ def loopback_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[NetworkGuard]:
     guard.install(monkeypatch)
     yield guard
     assert not guard.blocked, f"the test tried to reach {guard.blocked}; tests may use the loopback interface only"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm() -> Iterator[None]:
+    """In the short form the programs of the product are forked from an interpreter that has imported it."""
+    with contextlib.nullcontext() if DEEP else warm_processes():
+        yield
+
+
+@pytest.fixture
+def cold() -> Iterator[None]:
+    """The test starts its interpreters from nothing, as users do."""
+    with cold_processes():
+        yield
 
 
 @pytest.fixture(scope="session")

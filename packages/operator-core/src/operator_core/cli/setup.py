@@ -13,6 +13,8 @@ from operator_core.cli.output import Output
 from operator_core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from operator_core.config import Settings
 
 __all__ = ["config_app", "init"]
@@ -96,7 +98,7 @@ def init(
         return
     out.line(f"{path} is there already and stays as it is; --force replaces it." if keep else f"Wrote {path}.")
     out.line(f"The database {name} is ready.")
-    out.line(f"Next: describe a system in {path}, then `operator doctor` and `operator up`; or try `operator demo`.")
+    out.ours(f"Next: describe a system in {path}, then `operator doctor` and `operator up`; or try `operator demo`.")
 
 
 @config_app.command("show")
@@ -118,15 +120,17 @@ def show(context: typer.Context, as_json: AsJson = False) -> None:
 
 def _template(settings: Settings, url: str | None) -> str:
     from operator_core.config import LISTS, extension_models
+    from operator_core.model.described import descriptions
 
     lines = [_HEAD]
-    parts = {s: getattr(settings, s) for s in type(settings).model_fields if s not in LISTS}
+    parts: dict[str, BaseModel] = {s: getattr(settings, s) for s in type(settings).model_fields if s not in LISTS}
     parts |= {section: model() for section, model in extension_models().items()}
     for section, part in parts.items():
         lines += [f"# {(type(part).__doc__ or '').strip().splitlines()[0]}", f"[{section}]", ""]
-        for key, field in type(part).model_fields.items():
+        told = descriptions(type(part))
+        for key in type(part).model_fields:
             value = getattr(part, key)
-            lines += [f"# {line}" for line in " ".join((field.description or key).split()).split("\n")]
+            lines.append(f"# {told.get(key, key)}")
             if section == "store" and key == "url" and url is not None:
                 lines.append(f"{key} = {_toml(url)}")
             elif value is None:

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from operator_core.config import LISTS, LoadedSettings, extension_models
 from operator_core.db.engine import safe_url
+from operator_core.model.described import descriptions
 from operator_core.redaction import Redactor, without_named
 
 __all__ = ["Setting", "effective"]
@@ -38,12 +39,11 @@ def effective(loaded: LoadedSettings) -> list[Setting]:
     parts |= {section: settings.extension(section, model) for section, model in extension_models().items()}
     found = []
     for section, part in parts.items():
-        fields = type(part).model_fields
+        told = descriptions(type(part))
         for key, value in part.model_dump(mode="json").items():
             name = f"{section}.{key}"
             shown = clean.tree(without_named(safe_url(value) if name == "store.url" else value))
-            what = " ".join((fields[key].description or "").split()) if key in fields else ""
-            found.append(Setting(name, shown, _origin(loaded.origins, name), what))
+            found.append(Setting(name, shown, _origin(loaded.origins, name), told.get(key, "")))
     for section in LISTS:
         for table in getattr(settings, section):
             data = clean.tree(without_named(table.model_dump(mode="json", exclude_defaults=True)))
