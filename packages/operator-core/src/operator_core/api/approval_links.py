@@ -1,7 +1,8 @@
-"""Signed links: whoever has one can answer that one question, until it expires, without signing in.
+"""Links that answer one question: whoever has one can, until the question is over, without signing in.
 
-What is signed is the id of the question and the moment until which the link is good; the key never leaves the state
-folder. A link gives no other right, and what the question itself allows is decided when it is answered.
+Each link is a secret of its own, made when a message goes out. Only its hash is in the store, in the ledger, so that
+any server of the store knows the link, whoever can read the store cannot make one, and it is on record where links
+went. A link gives no other right, and what the question itself allows is decided when it is answered.
 """
 
 from __future__ import annotations
@@ -9,77 +10,64 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import hmac
-from datetime import timedelta
+import secrets
 
-from operator_core import clock
-from operator_core.config import Settings
+from operator_core.db.approvals import Approvals
 from operator_core.db.engine import Database
-from operator_core.db.retention import create_key
-from operator_core.work.state import StateFolder
 
 __all__ = ["TOKEN", "ApprovalLinks"]
 
-TOKEN = r"^[A-Za-z0-9_-]{75}$"
+TOKEN = r"^[A-Za-z0-9_-]{64}$"
 """The form of what stands behind ``/a/``."""
 
-_PURPOSE = b"operator: answer one question 1\0"
-_ID, _MOMENT = 16, 8
+_PURPOSE = b"operator: answer one question 2\0"
+_ID, _SECRET = 16, 32
 
 
 class ApprovalLinks:
-    """Makes and reads the links of one installation.
+    """Makes and reads the links of a store."""
 
-    Args:
-        key: Only this installation knows it.
-        base_url: How people reach the console, without a slash at the end.
-        valid_s: How long a link is good.
-    """
+    def __init__(self, database: Database) -> None:
+        self._approvals = Approvals(database)
 
-    def __init__(self, key: bytes, base_url: str, valid_s: float) -> None:
-        self._key = hmac.digest(key, _PURPOSE, hashlib.sha256)
-        self._base_url = base_url.rstrip("/")
-        self._valid = timedelta(seconds=valid_s)
+    async def make(self, approval_id: str, base_url: str, channel: str) -> str | None:
+        """A new link to a question; None: there is no such question, or it is over.
 
-    @classmethod
-    def of(cls, settings: Settings, database: Database, base_url: str) -> ApprovalLinks:
-        """Those of this store; servers on other machines need the same audit key in their state folder.
-
-        Raises:
-            OperatorError: The key cannot be read or written.
+        Args:
+            base_url: How people reach the console.
+            channel: Where it is sent; on record.
         """
-        key = create_key(StateFolder.locate(settings, database))
-        return cls(key, base_url, settings.approvals.expire_s)
-
-    def url(self, approval_id: str) -> str | None:
-        """The link of a question; None: that is no id of one."""
-        try:
-            ident = bytes.fromhex(approval_id)
-        except ValueError:
+        ident = _ident(approval_id)
+        if ident is None:
             return None
-        if len(ident) != _ID:
+        token = ident + secrets.token_bytes(_SECRET)
+        if not await self._approvals.offer(approval_id, _digest(token), channel):
             return None
-        until = int((clock.now() + self._valid).timestamp())
-        signed = ident + until.to_bytes(_MOMENT)
-        return f"{self._base_url}/a/{_text(signed + self._sign(signed))}"
+        return f"{base_url.rstrip('/')}/a/{_text(token)}"
 
-    def read(self, token: str) -> str | None:
-        """The id of the question that a link is for; None: it is forged, altered or expired."""
+    async def read(self, text: str) -> str | None:
+        """The id of the question that a link is for; None: no such link was made."""
         try:
-            data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+            token = base64.b64decode(text, altchars=b"-_", validate=True)
         except (ValueError, binascii.Error):
             return None
-        if _text(data) != token:  # one link has one form
+        if len(token) != _ID + _SECRET or _text(token) != text:  # one link has one form
             return None
-        signed, mac = data[: _ID + _MOMENT], data[_ID + _MOMENT :]
-        if not hmac.compare_digest(mac, self._sign(signed)):
-            return None
-        until = int.from_bytes(signed[_ID:])
-        return signed[:_ID].hex() if clock.now().timestamp() < until else None
-
-    def _sign(self, signed: bytes) -> bytes:
-        return hmac.digest(self._key, signed, hashlib.sha256)
+        approval_id = token[:_ID].hex()
+        return approval_id if await self._approvals.was_offered(approval_id, _digest(token)) else None
 
 
-def _text(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+def _ident(approval_id: str) -> bytes | None:
+    try:
+        ident = bytes.fromhex(approval_id)
+    except ValueError:
+        return None
+    return ident if len(ident) == _ID and ident.hex() == approval_id else None
+
+
+def _digest(token: bytes) -> str:
+    return hashlib.sha256(_PURPOSE + token).hexdigest()
+
+
+def _text(token: bytes) -> str:
+    return base64.urlsafe_b64encode(token).decode()

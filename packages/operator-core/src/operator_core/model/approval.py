@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -11,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from operator_core.model.entry import canonical
+from operator_core.model.pattern import Pattern
 from operator_core.model.ticket import TicketKind
 
 __all__ = ["Approval", "ApprovalRule", "ApprovalState", "arguments_hash"]
@@ -24,7 +24,7 @@ class ApprovalRule(BaseModel):
     A rule matches a call when everything that it names fits. Words with ``*`` and ``?`` are patterns as of file names.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     decision: Literal["allow", "ask", "deny"]
     """What happens to a call that matches."""
@@ -56,8 +56,8 @@ class ApprovalRule(BaseModel):
     def _usable(self) -> ApprovalRule:
         for name, pattern in self.matches.items():
             try:
-                re.compile(pattern)
-            except re.error as error:
+                Pattern(pattern)
+            except ValueError as error:
                 raise ValueError(f"`matches` of {name!r} is no regular expression ({error})") from None
         if any(not text for text in (*self.matches.values(), *self.contains.values())):
             raise ValueError("`matches` and `contains` need a text that is not empty")

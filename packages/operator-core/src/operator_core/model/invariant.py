@@ -13,6 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from operator_core.model.entry import canonical
+from operator_core.model.pattern import Pattern
 from operator_core.model.verdict import Clause
 
 __all__ = [
@@ -32,7 +33,7 @@ _EXPECT = re.compile(r"^\s*(==|!=|<=|>=|<|>|=~)\s*(.+?)\s*$")
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class HttpProbe(_Frozen):
@@ -143,8 +144,8 @@ class Invariant(_Frozen):
             raise ValueError(f"expect = {self.expect!r} is not a comparison such as '== 10', '< 0.5' or '=~ ^ok'")
         if self.expect is not None and (match := _EXPECT.match(self.expect)) and match[1] == "=~":
             try:
-                re.compile(match[2])
-            except re.error as error:
+                Pattern(match[2])
+            except ValueError as error:
                 raise ValueError(f"expect = {self.expect!r} has no valid pattern: {error}") from None
         return self
 
@@ -180,7 +181,7 @@ class Invariant(_Frozen):
         op, wanted = match.groups()
         text = ("true" if value else "false") if isinstance(value, bool) else str(value)
         if op == "=~":
-            return re.search(wanted, text) is not None
+            return Pattern(wanted).found_in(text)
         try:
             left, right = float(text), float(wanted)
         except ValueError:

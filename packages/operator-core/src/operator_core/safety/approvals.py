@@ -6,21 +6,21 @@ The sandbox is the boundary. The rules say when a person wants to be asked, and 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from operator_core.model.approval import ApprovalRule
-from operator_core.model.entry import canonical
+from operator_core.model.entry import canonical, too_deep
+from operator_core.model.pattern import Pattern, Unreadable
 from operator_core.model.ticket import TicketKind
 from operator_core.safety.advice import CommandAdvisor
 
 __all__ = ["Circumstances", "Ruling", "decide", "first_in_force"]
 
 _LONGEST = 100_000
-"""A longer text is not searched: to ask or deny it counts as found, to allow as not fitting."""
+"""A longer text is not searched, nor is what cannot be: to ask or deny it counts as found, to allow as not fitting."""
 _ADVISED = 32_768
 """The advisor reads no further, so that something could be hidden behind it."""
 
@@ -58,7 +58,7 @@ def decide(
     """The decision of the first rule that matches; a call that none matches is allowed."""
     for number, rule in enumerate(rules, 1):
         if _in_force(rule, circumstances) and _fits(rule, circumstances, tool, arguments):
-            return Ruling(rule.decision, rule.why or _words(rule, number))
+            return Ruling(rule.decision, rule.why or _number(rule, number))
     return Ruling("allow", "no rule matches")
 
 
@@ -94,28 +94,44 @@ def _fits(rule: ApprovalRule, circumstances: Circumstances, tool: str, arguments
         return False
     whole = rule.decision == "allow"
     return all(
-        any(_matches(pattern, text, whole=whole) for text in _texts(arguments, name, inner=not whole))
-        for name, pattern in rule.matches.items()
-    ) and all(
-        any(len(text) > _LONGEST or words.casefold() in text.casefold() for text in _texts(arguments, name, inner=True))
-        for name, words in rule.contains.items()
-    )
+        _some(arguments, name, _pattern(pattern, whole=whole), whole=whole) for name, pattern in rule.matches.items()
+    ) and all(_some(arguments, name, _words_in(words), whole=whole) for name, words in rule.contains.items())
 
 
-def _matches(pattern: str, text: str, *, whole: bool) -> bool:
-    if len(text) > _LONGEST:
+def _some(arguments: Mapping[str, Any], name: str, holds: Callable[[str], bool], *, whole: bool) -> bool:
+    """Whether it holds for a text of that argument; what cannot be looked at is found, but fits nothing."""
+    texts = _texts(arguments, name, inner=not whole)
+    if texts is None:
         return not whole
-    return (re.fullmatch(pattern, text) if whole else re.search(pattern, text)) is not None
+    try:
+        return any(not whole if len(text) > _LONGEST else holds(text) for text in texts)
+    except Unreadable:
+        return not whole
 
 
-def _texts(arguments: Mapping[str, Any], name: str, *, inner: bool) -> list[str]:
-    """The argument with that name, or all of them; what is no text as JSON.
+def _pattern(text: str, *, whole: bool) -> Callable[[str], bool]:
+    pattern = Pattern(text)
+    return pattern.fits if whole else pattern.found_in
+
+
+def _words_in(words: str) -> Callable[[str], bool]:
+    wanted = words.casefold()
+    return lambda text: wanted in text.casefold()
+
+
+def _texts(arguments: Mapping[str, Any], name: str, *, inner: bool) -> list[str] | None:
+    """The argument with that name, or all of them; what is no text as JSON. None: they cannot be read.
 
     Args:
         inner: Also each text inside of it: in JSON, quotation marks and line breaks are not what they are in a text.
     """
     values = list(arguments.values()) if name == "*" else [arguments[name]] if name in arguments else []
-    found = [value if isinstance(value, str) else canonical(value) for value in values]
+    if too_deep(values):
+        return None
+    try:
+        found = [value if isinstance(value, str) else canonical(value) for value in values]
+    except (TypeError, ValueError):
+        return None
     return [*found, *(text for value in values for text in _inside(value))] if inner else found
 
 
@@ -135,6 +151,6 @@ def _is_dangerous(arguments: Mapping[str, Any], workspace: Path) -> bool:
     return len(command) > _ADVISED or CommandAdvisor(workspace).check(command) is not None
 
 
-def _words(rule: ApprovalRule, number: int) -> str:
+def _number(rule: ApprovalRule, number: int) -> str:
     verb = {"allow": "allows", "ask": "asks about", "deny": "denies"}[rule.decision]
     return f"rule {number} of [approvals] {verb} such calls"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from operator_core.errors import ConfigError
+from operator_core.model.pattern import Pattern, Unreadable
 
 __all__ = ["DEFAULT_PATTERNS", "BlockedCommand", "CommandCheck", "CommandFilter"]
 
@@ -62,25 +62,25 @@ class CommandFilter:
     """Refuses commands in which an expression is found; the first one that is found says why.
 
     Args:
-        patterns: Regular expressions and reasons (default: the seed's).
+        patterns: Regular expressions (:class:`~operator_core.model.pattern.Pattern`) and reasons (default: the seed's).
 
     Raises:
         ConfigError: One of them is no regular expression.
     """
 
     def __init__(self, patterns: Iterable[tuple[str, str]] = DEFAULT_PATTERNS) -> None:
-        self._rules: list[tuple[re.Pattern[str], str]] = []
+        self._rules: list[tuple[Pattern, str]] = []
         for pattern, reason in patterns:
             try:
-                self._rules.append((re.compile(pattern), reason))
-            except re.error as error:
+                self._rules.append((Pattern(pattern), reason))
+            except ValueError as error:
                 raise ConfigError(
                     f"The blocked pattern {pattern!r} is no regular expression ({error}); correct it."
                 ) from None
 
     def check(self, command: str) -> BlockedCommand | None:
         """Why the command is refused; None if it is not."""
-        for rule, reason in self._rules:
-            if rule.search(command):
-                return BlockedCommand(command, reason)
-        return None
+        try:
+            return next((BlockedCommand(command, why) for rule, why in self._rules if rule.found_in(command)), None)
+        except Unreadable:
+            return BlockedCommand(command, "it is no text that can be checked (a lone surrogate is in it)")
