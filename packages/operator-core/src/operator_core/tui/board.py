@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import ClassVar, NamedTuple
 
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.coordinate import Coordinate
-from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Input, Static
 
+from operator_core.api.models import TicketView
 from operator_core.api.protocol import Api
-from operator_core.errors import OperatorError
 from operator_core.model.ticket import TicketStatus
-from operator_core.text import printable
-from operator_core.tui.lines import board_line, ticket_cells, widths
+from operator_core.tui.approvals import ApprovalsScreen
+from operator_core.tui.lines import board_line, style_of, ticket_cells, widths
 from operator_core.tui.ticket import TicketScreen
+from operator_core.tui.watching import KEYS, Watching
 
 __all__ = ["BoardScreen"]
 
@@ -40,7 +39,7 @@ _VIEWS = (
 )
 
 
-class BoardScreen(Screen[None]):
+class BoardScreen(Watching):
     """All tickets, looked at again and again; only what changed is drawn anew.
 
     Args:
@@ -48,31 +47,29 @@ class BoardScreen(Screen[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        ("o", "open", "Open"),
-        ("slash", "search", "Search"),
-        ("f", "filter", "Filter"),
-        ("j", "step(1)", "Down"),
-        ("k", "step(-1)", "Up"),
-        ("r", "look", "Refresh"),
-        ("q", "app.quit", "Quit"),
+        Binding("o,enter", "open", "Open", tooltip="Show the chosen ticket"),
+        Binding("a", "approvals", "Approvals", tooltip="Show the calls that wait for a person's word"),
+        Binding("slash", "search", "Search", tooltip="Search; Esc shows all again"),
+        Binding("f", "filter", "Filter", tooltip="Show another kind: needs you, running, open, closed, all"),
+        Binding("j", "step(1)", "Down", show=False, tooltip="To the next ticket, as the arrow"),
+        Binding("k", "step(-1)", "Up", show=False, tooltip="To the ticket before"),
+        Binding("r", "look_again", "Look now", show=False),
+        *KEYS,
     ]
 
     def __init__(self, api: Api, *, pause_s: float = 2.0) -> None:
-        super().__init__()
-        self._api = api
-        self._pause_s = pause_s
+        super().__init__(api, pause_s=pause_s)
         self._view = 0
         self._search = ""
-        self._wake = asyncio.Event()
-        self._counts = ""
         self._columns: dict[str, int] = {}
-        self._rows: dict[str, dict[str, str]] = {}
+        self._rows: dict[str, dict[str, Text]] = {}
 
     def compose(self) -> ComposeResult:
         """The screen."""
         yield Static("…", id="counts", markup=False)
+        yield Static("", id="stalled", markup=False)
         yield Static("", id="problem", markup=False)
-        yield Input(placeholder="Search names, messages, #id", id="search")
+        yield Input(placeholder="Search: words, #id, label=value", id="search")
         table: DataTable[Text] = DataTable(id="tickets", cursor_type="row", zebra_stripes=True)
         yield table
         yield Static("", id="empty", markup=False)
@@ -80,9 +77,10 @@ class BoardScreen(Screen[None]):
 
     def on_mount(self) -> None:
         """Begin to look."""
-        self._problem.display = self.query_one("#search").display = self.query_one("#empty").display = False
+        for name in ("#search", "#empty", "#stalled"):
+            self.query_one(name).display = False
         self._table.focus()
-        self.run_worker(self._watch(), name="board")
+        self.begin()
 
     def on_resize(self, event: events.Resize) -> None:
         """Columns for the terminal as it is now."""
@@ -94,58 +92,34 @@ class BoardScreen(Screen[None]):
                 self._table.add_column(name, key=name, width=width)
             self._draw(chosen)
 
-    def on_screen_resume(self) -> None:
-        """What was missed meanwhile is looked at now."""
-        self._wake.set()
-
     # ---- looking
 
-    async def _watch(self) -> None:
-        while True:
-            self._wake.clear()
-            if self.is_current:
-                await self._look()
-            try:
-                async with asyncio.timeout(self._pause_s):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
-
-    async def _look(self) -> None:
+    async def look(self) -> bool:
+        """Read the counts and the tickets."""
         view, search = _VIEWS[self._view], self._search
-        try:
-            board = await self._api.board()
-            page = await self._api.tickets(
-                status=view.status, needs_me=view.needs_me, search=search, order="attention", limit=_ROWS
-            )
-        except OperatorError as error:
-            # What is on the screen may be old then, and must not look as if it were not.
-            self._problem.update(f"not live: {printable(str(error))}")
-            self._problem.display = True
-            return
+        board = await self._api.board()
+        page = await self._api.tickets(
+            status=view.status, needs_me=view.needs_me, search=search, order="attention", limit=_ROWS
+        )
         if (view, search) != (_VIEWS[self._view], self._search):
-            self._wake.set()
-            return
-        self._problem.display = False
+            return True
         more = f" · the first {_ROWS} are shown" if page.next else ""
         shown = "" if not (self._view or search) else f" · shown: {view.name}{f', {search!r}' if search else ''}"
-        counts = board_line(board) + shown + more
-        if counts != self._counts:
-            self._counts = counts
-            self.query_one("#counts", Static).update(counts)
-        self._show({str(ticket.id): ticket_cells(ticket) for ticket in page.items})
+        self.say("counts", board_line(board) + shown + more)
+        self.say("stalled", board.stalled or "")
+        self._show({str(ticket.id): _cells(ticket) for ticket in page.items})
+        return False
 
-    def _show(self, rows: dict[str, dict[str, str]]) -> None:
+    def _show(self, rows: dict[str, dict[str, Text]]) -> None:
         table, self._rows = self._table, rows
-        empty = self.query_one("#empty", Static)
-        empty.display = not rows
-        empty.update("No ticket is like that." if self._view or self._search else "There is no ticket yet.")
+        none = "No ticket is like that." if self._view or self._search else "There is no ticket yet."
+        self.say("empty", "" if rows else none)
         if [row.value for row in table.rows] == list(rows):
             for row, cells in enumerate(rows.values()):
                 for column, name in enumerate(self._columns):
                     place = Coordinate(row, column)
-                    if table.get_cell_at(place).plain != cells[name]:
-                        table.update_cell_at(place, _cell(cells[name]))
+                    if table.get_cell_at(place) != cells[name]:
+                        table.update_cell_at(place, cells[name])
             return
         chosen = self._chosen
         with self.app.batch_update():
@@ -157,7 +131,7 @@ class BoardScreen(Screen[None]):
     def _draw(self, chosen: str | None, otherwise: int = 0) -> int:
         """Fill the empty table; the cursor stays on its ticket, wherever that went; if that is gone, at its place."""
         for key, cells in self._rows.items():
-            self._table.add_row(*(_cell(cells[name]) for name in self._columns), key=key)
+            self._table.add_row(*(cells[name] for name in self._columns), key=key)
         keys = list(self._rows)
         row = keys.index(chosen) if chosen in keys else min(otherwise, max(0, len(keys) - 1))
         self._table.move_cursor(row=row, scroll=False)
@@ -168,7 +142,10 @@ class BoardScreen(Screen[None]):
     def action_open(self) -> None:
         """Open the chosen ticket."""
         if (chosen := self._chosen) is not None:
-            self.app.push_screen(TicketScreen(self._api, int(chosen), pause_s=min(1.0, self._pause_s)))
+            self._open(int(chosen))
+
+    def _open(self, ticket_id: int) -> None:
+        self.app.push_screen(TicketScreen(self._api, ticket_id, pause_s=min(1.0, self._pause_s)))
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """As the key."""
@@ -181,11 +158,15 @@ class BoardScreen(Screen[None]):
     def action_filter(self) -> None:
         """Show the next kind of tickets."""
         self._view = (self._view + 1) % len(_VIEWS)
-        self._wake.set()
+        self.look_again()
 
-    def action_look(self) -> None:
+    def action_approvals(self) -> None:
+        """Show the calls that wait for a person's word."""
+        self.app.push_screen(ApprovalsScreen(self._api, pause_s=self._pause_s, open_ticket=self._open))
+
+    def action_look_again(self) -> None:
         """Look now."""
-        self._wake.set()
+        self.look_again()
 
     def action_search(self) -> None:
         """Type what to search for."""
@@ -196,7 +177,7 @@ class BoardScreen(Screen[None]):
     def on_input_changed(self, event: Input.Changed) -> None:
         """Search while somebody types."""
         self._search = event.value.strip()[:200]
-        self._wake.set()
+        self.look_again()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Back to the list."""
@@ -219,10 +200,6 @@ class BoardScreen(Screen[None]):
         return self.query_one("#tickets", DataTable)
 
     @property
-    def _problem(self) -> Static:
-        return self.query_one("#problem", Static)
-
-    @property
     def _chosen(self) -> str | None:
         table = self._table
         if not table.is_valid_coordinate(Coordinate(table.cursor_row, 0)):
@@ -230,5 +207,9 @@ class BoardScreen(Screen[None]):
         return table.coordinate_to_cell_key(Coordinate(table.cursor_row, 0)).row_key.value
 
 
-def _cell(text: str) -> Text:
-    return Text(text, no_wrap=True, overflow="ellipsis")
+def _cells(ticket: TicketView) -> dict[str, Text]:
+    style = {"State": style_of(ticket)}
+    return {
+        name: Text(text, style=style.get(name, ""), no_wrap=True, overflow="ellipsis")
+        for name, text in ticket_cells(ticket).items()
+    }
