@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import platform
 import random
@@ -47,6 +48,7 @@ _LEAVES_EVERY_S = 30.0
 _LATE_S = 60.0
 _STEP_MS = 1
 _BOUNDED = 1.02
+_STREAMS_EACH = 50
 _TEXT = "The limiter lets everything through, so I look at what it counts. " * 12
 
 
@@ -237,7 +239,8 @@ class Reader:
 
 async def read_all(store: str, clients: int, seconds: float, sessions: int, rate: float) -> dict[str, Any]:
     """Run the writer and the server, read, and say what came."""
-    token = await make_token(store)
+    # As many people as have a token each, with some pages: one token may not have all the streams.
+    tokens = [await make_token(store) for _ in range(math.ceil(clients / _STREAMS_EACH))]
     words = [sys.executable, "-m", "benchmarks.streams", "--role", "writer", "--store", store]
     words += ["--sessions", str(sessions), "--rate", str(rate)]
     environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": tempfile.gettempdir(), "LANG": "C.UTF-8"}
@@ -252,7 +255,10 @@ async def read_all(store: str, clients: int, seconds: float, sessions: int, rate
             before = server.rss_mib()
             latencies = Latencies()
             readers = _readers(clients, begun, latencies)
-            reading = [asyncio.create_task(reader.read(server.address, token)) for reader in readers]
+            reading = [
+                asyncio.create_task(reader.read(server.address, tokens[n % len(tokens)]))
+                for n, reader in enumerate(readers)
+            ]
             await asyncio.sleep(2.0)
             memory: list[tuple[float, float]] = []
             watching = asyncio.create_task(_watch(server, memory))

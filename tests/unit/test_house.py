@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 HOUSES: dict[str, tuple[tuple[str, ...], ...]] = {
     "operator_core": (
         ("errors", "clock", "text", "failpoints", "encodings"),
-        ("model", "redaction"),
+        ("model", "redaction", "http_server"),
         ("config",),
         ("safety", "sandbox", "db", "scripted"),
         ("agent_lab", "probes", "notify"),
@@ -89,6 +89,7 @@ HEAVY = (
     "mcp",
     "msal",
     "numpy",
+    "re2",
     "requests",
     "sqlalchemy",
     "starlette",

@@ -6,14 +6,12 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import logging
 import socket
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, cast
 
-import uvicorn
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.datastructures import Headers
@@ -24,6 +22,7 @@ from operator_core.api.local import LocalApi
 from operator_core.client import Client
 from operator_core.db.tokens import Tokens
 from operator_core.errors import ConfigError, OperatorError, StoreError
+from operator_core.http_server import HttpServer
 from operator_core.mcp.server import Access, make_server
 from operator_core.model.person import Actor, Role
 from operator_core.text import printable
@@ -35,7 +34,6 @@ PATH = "/mcp"
 _KEY = "operator_access"
 _BODY_S = 30.0
 _CONNECTIONS = 100
-_GRACE_S = 5
 _CLIENTS = 16
 _AGAIN_S = 30.0
 _LONGEST_TOKEN = 4096
@@ -153,41 +151,11 @@ async def serve_http(
     port = listener.getsockname()[1]
     try:
         async with http_app(gate, port, write=write, most=most) as app:
-            config = uvicorn.Config(
-                app,
-                http="h11",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                server_header=False,
-                proxy_headers=False,
-                limit_concurrency=_CONNECTIONS,
-                timeout_graceful_shutdown=_GRACE_S,
-            )
-            config.access_log = False
-            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-            server = _Server(config)
+            server = HttpServer(app, stop, connections=_CONNECTIONS)
             say(f"MCP at http://127.0.0.1:{port}{PATH}")
-            ending = asyncio.create_task(_end(server, stop))
-            try:
-                await server.serve(sockets=[listener])
-            finally:
-                ending.cancel()
+            await server.serve(sockets=[listener])
     finally:
         listener.close()
-
-
-async def _end(server: uvicorn.Server, stop: asyncio.Event) -> None:
-    await stop.wait()
-    server.should_exit = True
-
-
-class _Server(uvicorn.Server):
-    """uvicorn that leaves signals to its caller."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 class _Entrance:

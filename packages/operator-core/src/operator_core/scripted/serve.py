@@ -6,34 +6,25 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from operator_core.errors import ModelUnreachable, OperatorError
+from operator_core.http_server import HttpServer
 from operator_core.scripted.brain import Brain
 from operator_core.scripted.log import LoggedRequest, RequestLog
-from operator_core.scripted.server import BANNER, DEFAULT_MODELS, TRANSPORT_KEY, make_app
+from operator_core.scripted.server import BANNER, DEFAULT_MODELS, make_app
 
 __all__ = ["QuietServer", "ScriptedServer", "ServerThread"]
 
 _START_S = 30.0
 
 
-class _Protocol(H11Protocol):
-    """HTTP/1.1 that shows the application its connection, so that it can be dropped without a log entry."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.app_state = {**self.app_state, TRANSPORT_KEY: transport}
-
-
-class QuietServer(uvicorn.Server):
-    """uvicorn without signal handlers, without polling, and with an end that waits for nobody.
+class QuietServer(HttpServer):
+    """A server whose end waits for nobody at all.
 
     Args:
         app: The application; it finds its connection in ``scope["state"]`` under ``TRANSPORT_KEY``.
@@ -41,39 +32,17 @@ class QuietServer(uvicorn.Server):
     """
 
     def __init__(self, app: ASGIApp, closing: Callable[[], None] = lambda: None) -> None:
-        config = uvicorn.Config(
-            app,
-            http=_Protocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=600,
-        )
-        # As an argument it would also silence the access log of every other server in this process.
-        config.access_log = False
-        super().__init__(config)
+        self._end = asyncio.Event()
+        super().__init__(app, self._end, keep_alive_s=600, head_s=None)
         self._closing = closing
         self.ready = asyncio.Event()
-        self._stop = asyncio.Event()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.ready.set()
 
     def stop(self) -> None:
-        self._stop.set()
-
-    async def main_loop(self) -> None:
-        while not self._stop.is_set():
-            await self.on_tick(0)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), 1.0)
+        self._end.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._closing()

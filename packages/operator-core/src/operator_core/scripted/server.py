@@ -21,19 +21,18 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from operator_core.clock import new_id
+from operator_core.http_server import TRANSPORT_KEY
 from operator_core.scripted import rules, wire
 from operator_core.scripted.brain import Brain, Failure, Reply, Router
 from operator_core.scripted.log import RequestLog
 from operator_core.scripted.turn import Turn, content_blocks
 
-__all__ = ["BANNER", "DEFAULT_MODELS", "ENGINE_HEADER", "MAX_BODY_BYTES", "TRANSPORT_KEY", "make_app"]
+__all__ = ["BANNER", "DEFAULT_MODELS", "ENGINE_HEADER", "MAX_BODY_BYTES", "make_app"]
 
 BANNER = "Scripted model server: a deterministic stand-in that follows a program; no language model answers here."
 DEFAULT_MODELS = ("claude-opus-5-5", "claude-sonnet-5-5", "claude-haiku-5-5")
 ENGINE_HEADER = "x-operator-engine"
 MAX_BODY_BYTES = 32 * 2**20
-TRANSPORT_KEY = "operator_transport"
-"""Where in ``scope["state"]`` the HTTP protocol puts the connection, so that it can be dropped."""
 
 _MAX_PLACES = 20_000
 _logger = logging.getLogger(__name__)

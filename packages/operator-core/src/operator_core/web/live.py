@@ -7,36 +7,43 @@ reads what it missed from the journal and then goes on with the others; so nothi
 
 from __future__ import annotations
 
-import abc
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from contextlib import suppress
 from typing import Any, Protocol
 
-from sqlalchemy import Integer, bindparam, select
+from sqlalchemy import bindparam, select
 from starlette.exceptions import HTTPException
 
 from operator_core import clock
-from operator_core.api.models import EntryPage, EntryView, SessionDetail
+from operator_core.api.models import EntryPage, SessionDetail
 from operator_core.db.engine import Database
 from operator_core.db.ledger import head as ledger_head
-from operator_core.db.schema import agent_sessions, ledger, live_output
-from operator_core.web.event_stream import HEARTBEAT, EventSource, event
+from operator_core.db.schema import agent_sessions, live_output
+from operator_core.errors import StoreError
+from operator_core.web.event_stream import EventSource, event
+from operator_core.web.readers import (
+    LEDGER,
+    PAGE,
+    BoardReader,
+    Reader,
+    SessionReader,
+    entry_event,
+    ledger_event,
+)
 from operator_core.web.shapes import to_json
 
-__all__ = ["Feeds"]
+__all__ = ["BoardFeed", "Feed", "Feeds", "SessionFeed"]
 
 _PULSE_S = 0.2
 _PAUSE_S = 1.0
 _STATE_S = 1.0
 _ACTIVITY_S = 2.0
-_PAGE = 200
 _MOST_AT_ONCE = 1000
 _CHUNK = 128 * 1024
 _RING_BYTES = 512 << 10
 _RING_ITEMS = 2000
-_FAR_BEHIND = 1000
 _STATE_FIELDS = {
     "session_id",
     "status",
@@ -67,12 +74,6 @@ _HEADS = (
     .where(agent_sessions.c.session_id.in_(bindparam("ids", expanding=True)))
 )
 _OUTPUT = select(live_output).where(live_output.c.session_id == bindparam("session"))
-_LEDGER = (
-    select(ledger.c.seq, ledger.c.ticket_id, ledger.c.kind)
-    .where(ledger.c.seq > bindparam("after", type_=Integer))
-    .order_by(ledger.c.seq)
-    .limit(_FAR_BEHIND)
-)
 _RUNNING = select(agent_sessions.c.ticket_id, agent_sessions.c.head_seq).where(
     agent_sessions.c.status == "running", agent_sessions.c.ticket_id.is_not(None)
 )
@@ -94,21 +95,32 @@ class Feeds:
     Args:
         api: What the readers see comes from it.
         max_streams: A further reader is asked to come back later.
+        max_each: So many of them may be one reader's, so that nobody keeps the others out.
         pulse_s: How often the store is asked.
     """
 
-    def __init__(self, database: Database, api: _Source, *, max_streams: int = 1000, pulse_s: float = _PULSE_S) -> None:
+    def __init__(
+        self,
+        database: Database,
+        api: _Source,
+        *,
+        max_streams: int = 1000,
+        max_each: int = 100,
+        pulse_s: float = _PULSE_S,
+    ) -> None:
         self.database = database
         self.api = api
         self.max_streams = max_streams
+        self.max_each = max_each
         self.clients = 0
         """How many read now."""
         self.closed = False
         self.reads = asyncio.Semaphore(2)
         """So many readers catch up at once; the store has others to serve."""
         self._pulse_s = pulse_s
-        self._sessions: dict[str, _SessionFeed] = {}
-        self._board: _BoardFeed | None = None
+        self._each: Counter[str] = Counter()
+        self._sessions: dict[str, SessionFeed] = {}
+        self._board: BoardFeed | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
@@ -121,46 +133,66 @@ class Feeds:
             with suppress(asyncio.CancelledError):
                 await self._task
 
-    async def session(self, session_id: str, after: int = -1) -> EventSource:
+    async def session(self, session_id: str, after: int = -1, *, who: str = "") -> EventSource:
         """The entries of a session behind ``after``, and what it does now, until it ends.
+
+        Args:
+            who: Whose stream it is: the id of a token; empty: nobody's.
 
         Raises:
             NotFound: There is no such session.
-            HTTPException: There are too many readers (503).
+            HTTPException: There are too many readers (503), or too many of this one (429).
         """
-        self._admit()
+        self._admit(who)
         feed = self._sessions.get(session_id)
         if feed is None:
             detail = await self.api.session(session_id)
-            feed = self._sessions.setdefault(session_id, _SessionFeed(self, detail))
-        return self._joined(feed, _SessionReader(feed, after))
+            self._admit(who)  # others may have come meanwhile
+            feed = self._sessions.setdefault(session_id, SessionFeed(self, detail))
+        return self._joined(feed, SessionReader(feed, after, who))
 
-    async def board(self, after: int | None = None) -> EventSource:
+    async def board(self, after: int | None = None, *, who: str = "") -> EventSource:
         """The tickets that change behind ``after`` (a number of the ledger); None: from now on.
 
-        Raises:
-            HTTPException: There are too many readers (503).
-        """
-        self._admit()
-        head, _ = await ledger_head(self.database)
-        feed = self._board = self._board or _BoardFeed(self, head)
-        return self._joined(feed, _BoardReader(feed, after))
+        Args:
+            who: As for :meth:`session`.
 
-    def _admit(self) -> None:
+        Raises:
+            HTTPException: There are too many readers (503), or too many of this one (429).
+        """
+        self._admit(who)
+        head, _ = await ledger_head(self.database)
+        self._admit(who)  # others may have come meanwhile
+        feed = self._board = self._board or BoardFeed(self, head)
+        return self._joined(feed, BoardReader(feed, after, who))
+
+    def _admit(self, who: str) -> None:
         if self.closed or self.clients >= self.max_streams:
             raise HTTPException(503, "There are too many live streams; try again later.", {"Retry-After": "10"})
+        if who and self._each[who] >= self.max_each:
+            raise HTTPException(
+                429,
+                f"This token has {self.max_each} live streams open, and may have no more; end some of them, use "
+                "another token, or raise `[web] streams_per_token`.",
+                {"Retry-After": "10"},
+            )
 
-    def _joined(self, feed: _Feed, reader: _Reader) -> _Reader:
+    def _joined(self, feed: Feed, reader: Reader) -> Reader:
         feed.readers += 1
         self.clients += 1
+        self._each[reader.who] += 1
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._pulse(), name="operator-feeds")
         return reader
 
-    def left(self, feed: _Feed) -> None:
+    def left(self, reader: Reader) -> None:
         """One reader less."""
+        feed = reader.feed
         self.clients -= 1
         feed.readers -= 1
+        self._each[reader.who] -= 1
+        if not self._each[reader.who]:
+            del self._each[reader.who]
         if feed.readers:
             return
         if feed is self._board:
@@ -168,17 +200,24 @@ class Feeds:
         for session_id in [name for name, other in self._sessions.items() if other is feed]:
             del self._sessions[session_id]
 
-    def _feeds(self) -> list[_Feed]:
+    def _feeds(self) -> list[Feed]:
         return [*self._sessions.values(), *([self._board] if self._board else [])]
 
     async def _pulse(self) -> None:
+        complaint = ""
         while self.clients:
             pause = self._pulse_s
             try:
                 await self._look()
-            except Exception:
+                complaint = ""
+            except Exception as error:
                 # A store that is away for a moment, say: the readers stay, and go on when it is back.
-                _logger.warning("The live streams could not look at the store", exc_info=True)
+                said = f"{type(error).__name__}: {error}"
+                if said != complaint:
+                    complaint = said
+                    foreseen = isinstance(error, StoreError)
+                    why = str(error) if foreseen else "it failed in a way nobody foresaw"
+                    _logger.warning("The live streams wait for the store: %s", why, exc_info=not foreseen)
                 pause = _PAUSE_S
             await asyncio.sleep(pause)
 
@@ -200,7 +239,7 @@ class Feeds:
             raise wrong
 
 
-class _Feed:
+class Feed:
     """What is new in one place, for all who read it."""
 
     def __init__(self, feeds: Feeds, last: int) -> None:
@@ -244,7 +283,9 @@ class _Feed:
         return self._items[len(self._items) - len(found) + count - 1][0], chosen
 
 
-class _SessionFeed(_Feed):
+class SessionFeed(Feed):
+    """What is new in one session, until it ends."""
+
     def __init__(self, feeds: Feeds, detail: SessionDetail) -> None:
         super().__init__(feeds, detail.entries - 1)
         self.session_id = detail.session_id
@@ -262,10 +303,10 @@ class _SessionFeed(_Feed):
         """The journal has come to ``head``."""
         self._head, self._status = head, status
         before = (self.last, self.state, self.live, self.over)
-        for _ in range(_MOST_AT_ONCE // _PAGE):
+        for _ in range(_MOST_AT_ONCE // PAGE):
             if self.last >= head:
                 break
-            page = await self.feeds.api.entries(self.session_id, after=self.last, limit=_PAGE)
+            page = await self.feeds.api.entries(self.session_id, after=self.last, limit=PAGE)
             if not page.items:
                 self.last = head  # retention has taken them
                 break
@@ -301,7 +342,9 @@ class _SessionFeed(_Feed):
         return event("output", to_json(shown))
 
 
-class _BoardFeed(_Feed):
+class BoardFeed(Feed):
+    """What is new about all tickets."""
+
     def __init__(self, feeds: Feeds, head: int) -> None:
         super().__init__(feeds, head)
         self.activity: dict[int, int] = {}
@@ -313,7 +356,7 @@ class _BoardFeed(_Feed):
     async def advance(self) -> None:
         """Read what the ledger has new, and which sessions have gone on."""
         changed = False
-        rows = await self.feeds.database.fetch(_LEDGER, after=self.last)
+        rows = await self.feeds.database.fetch(LEDGER, after=self.last)
         for row in rows:
             self.push(row.seq, ledger_event(row))
             changed = True
@@ -330,127 +373,3 @@ class _BoardFeed(_Feed):
                 changed = True
         if changed:
             self.tell()
-
-
-class _Reader(abc.ABC):
-    def __init__(self, feed: _Feed) -> None:
-        self.feed = feed
-        self._open = True
-        self._ended = False
-
-    async def next(self, timeout_s: float) -> bytes | None:
-        """As :class:`EventSource` says."""
-        while not (self._ended or self.feed.feeds.closed):
-            # Taken before the look, so that what comes meanwhile ends the wait.
-            news = self.feed.news
-            if data := await self._ready():
-                return data
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await news.wait()
-            except TimeoutError:
-                return HEARTBEAT
-        return None
-
-    def close(self) -> None:
-        """As :class:`EventSource` says."""
-        if self._open:
-            self._open = False
-            self.feed.feeds.left(self.feed)
-
-    @abc.abstractmethod
-    async def _ready(self) -> bytes:
-        """What can be sent now; empty: nothing yet."""
-
-
-class _SessionReader(_Reader):
-    feed: _SessionFeed
-
-    def __init__(self, feed: _SessionFeed, after: int) -> None:
-        super().__init__(feed)
-        self._at = after
-        self._page = _PAGE
-        self._state = self._live = b""
-
-    async def _ready(self) -> bytes:
-        feed = self.feed
-        if self._at < feed.base:
-            return await self._catch_up()
-        self._at, parts = feed.behind(self._at)
-        if self._at < feed.last:
-            return b"".join(parts)
-        if feed.state != self._state:
-            self._state = feed.state
-            parts.append(feed.state)
-        if feed.live != self._live:
-            self._live = feed.live
-            parts.append(feed.live)
-        if feed.over:
-            self._ended = True
-            parts.append(event("end", "{}"))
-        return b"".join(parts)
-
-    async def _catch_up(self) -> bytes:
-        """What the others have read long ago."""
-        feed = self.feed
-        async with feed.feeds.reads:
-            page = await feed.feeds.api.entries(feed.session_id, after=self._at, limit=self._page)
-        if not page.items:
-            self._at = max(self._at, feed.base)
-            return b""
-        parts, size = [], 0
-        for entry in page.items:
-            parts.append(entry_event(entry))
-            self._at, size = entry.seq, size + len(parts[-1])
-            if size >= _CHUNK:
-                break
-        # Long texts: fewer of them at once, because each reader holds what it is being sent.
-        self._page = len(parts) if size >= _CHUNK else _PAGE
-        return b"".join(parts)
-
-
-class _BoardReader(_Reader):
-    feed: _BoardFeed
-
-    def __init__(self, feed: _BoardFeed, after: int | None) -> None:
-        super().__init__(feed)
-        # A number that is not there yet is of another store, or of somebody's fancy: nothing would ever come.
-        self._at = feed.last if after is None or after > feed.last else after
-        self._seen = feed.looks
-        self._greeting = b"id: %d\n\n" % self._at
-
-    async def _ready(self) -> bytes:
-        feed = self.feed
-        if greeting := self._greeting:
-            # An id without an event: from here on the reader can resume, also if nothing happens before it is cut off.
-            self._greeting = b""
-            return greeting
-        if self._at < feed.base:
-            return await self._catch_up()
-        self._at, parts = feed.behind(self._at)
-        moved = [ticket for ticket, look in feed.activity.items() if look > self._seen]
-        self._seen = feed.looks
-        parts += [event("ticket", to_json({"id": ticket, "kind": "activity"})) for ticket in moved]
-        return b"".join(parts)
-
-    async def _catch_up(self) -> bytes:
-        feed = self.feed
-        if feed.base - self._at > _FAR_BEHIND:
-            self._at = feed.last
-            return event("reset", "{}", number=self._at)
-        async with feed.feeds.reads:
-            rows = await feed.feeds.database.fetch(_LEDGER, after=self._at)
-        self._at = rows[-1].seq if rows else feed.base
-        return b"".join(map(ledger_event, rows))
-
-
-def entry_event(entry: EntryView) -> bytes:
-    """An entry as it is sent."""
-    return event("entry", to_json(entry), number=entry.seq)
-
-
-def ledger_event(row: Any) -> bytes:
-    """A row of the ledger as it is sent; one that is about no ticket only moves the reader's place."""
-    if row.ticket_id is None:
-        return b"id: %d\n\n" % row.seq
-    return event("ticket", to_json({"id": row.ticket_id, "kind": row.kind}), number=row.seq)
