@@ -35,14 +35,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import delete, func, insert, select
 
 from benchmarks.serving import Serving, make_token, new_store, serving
 from operator_core import clock
 from operator_core.api.local import LocalApi
 from operator_core.config import Settings
 from operator_core.db.engine import Database
-from operator_core.db.schema import monitor_samples, monitor_states
+from operator_core.db.schema import monitor_samples, monitor_spans, monitor_states
+from operator_core.db.spans import WIDTH_MS
 from operator_core.model.person import Actor, Role
 from tests.support.crowd import make_crowd
 
@@ -75,17 +76,24 @@ async def prepare(store: str, tickets: int, entries: int, invariants: int) -> fl
     began = time.perf_counter()
     async with Database.open(store) as database:
         known = (await database.fetch(select(func.count()).select_from(monitor_states)))[0][0]
-    if known:
-        return None
-    await make_crowd(store, count=tickets, entries=entries)
+    if not known:
+        await make_crowd(store, count=tickets, entries=entries)
     async with Database.open(store) as database:
+        # Anew each time, since a day of looks is of use on that day alone.
         await _watched(database, invariants)
-    return time.perf_counter() - began
+        if not database.sqlite:
+            # As its own housekeeping does in time, which a server for tests leaves out.
+            async with database._rw.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+                await connection.exec_driver_sql("VACUUM ANALYZE")
+    return None if known else time.perf_counter() - began
 
 
 async def _watched(database: Database, invariants: int) -> None:
     now, at = clock.now(), clock.iso()
     last = int(now.timestamp() * 1000)
+    async with database.begin() as c:
+        for table in (monitor_states, monitor_samples, monitor_spans):
+            await c.execute(delete(table))
     for number in range(invariants):
         key = f"watched:{number}"
         light = ("red", "unknown")[number % 20] if number % 20 < 2 else "green"
@@ -103,6 +111,22 @@ async def _watched(database: Database, invariants: int) -> None:
         async with database.begin() as c:
             await c.execute(insert(monitor_states), state)
             await c.execute(insert(monitor_samples), looks)
+            await c.execute(insert(monitor_spans), _spans(looks))
+
+
+def _spans(looks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows that the product would have written with these looks of one key and one light."""
+    spans: dict[int, dict[str, Any]] = {}
+    for look in sorted(looks, key=lambda look: look["at"]):
+        at, light, value = look["at"], look["light"], look["value"] if look["light"] != "unknown" else None
+        begin = at // WIDTH_MS * WIDTH_MS
+        fresh = {"violation_key": look["violation_key"], "at": begin, "first_at": at, "low": value, "high": value}
+        span = spans.setdefault(begin, {**fresh, "greens": 0, "reds": 0, "unknowns": 0})
+        span["last_at"] = at
+        span[f"{light}s"] += 1
+        if value is not None:
+            span |= {"low": min(span["low"], value), "high": max(span["high"], value)}
+    return list(spans.values())
 
 
 class Places(NamedTuple):

@@ -23,6 +23,7 @@ from operator_core.db import ledger
 from operator_core.db.audit_log import Journal
 from operator_core.db.queue import Claim, WorkQueue
 from operator_core.db.schema import agent_sessions, approvals, tickets
+from operator_core.db.schema import ledger as ledger_rows
 from operator_core.db.ticket_rows import TicketRows
 from operator_core.errors import ConfigError, Fenced, NotFound, TransitionRefused
 from operator_core.model.approval import Approval, ApprovalState, arguments_hash
@@ -52,6 +53,11 @@ _COUNT = (
 )
 _BY_ID = _ROWS.where(approvals.c.id == bindparam("approval", type_=Text))
 _TICKET_OF = select(approvals.c.ticket_id).where(approvals.c.id == bindparam("approval", type_=Text))
+_LINKS = (
+    select(ledger_rows.c.body)
+    .join(approvals, approvals.c.ticket_id == ledger_rows.c.ticket_id)
+    .where(approvals.c.id == bindparam("approval", type_=Text), ledger_rows.c.kind == "approval_link")
+)
 _OF_CALL = select(approvals.c.id).where(
     approvals.c.session_id == bindparam("session", type_=Text), approvals.c.call_id == bindparam("call", type_=Text)
 )
@@ -152,7 +158,26 @@ class Approvals(TicketRows):
             raise _unknown(approval_id)
         return _approval(rows[0])
 
+    async def was_offered(self, approval_id: str, digest: str) -> bool:
+        """Whether a link with that hash was made for the question."""
+        bodies = [ledger.body_of(row) for row in await self.database.fetch(_LINKS, approval=approval_id)]
+        return any(body.get("approval") == approval_id and body.get("digest") == digest for body in bodies)
+
     # ---- a person
+
+    async def offer(self, approval_id: str, digest: str, channel: str) -> bool:
+        """Put on record that a link to the question goes out; False: there is none that anybody could answer.
+
+        Args:
+            digest: Hash of the link, which alone is kept.
+            channel: Where it is sent.
+        """
+        async with self.database.begin() as c:
+            row = (await c.execute(_BY_ID, {"approval": approval_id})).first()
+            if row is None or (found := _approval(row)).state != "pending":
+                return False
+            await self._note(c, found, "link", digest=digest, reason=f"sent to {channel}", actor="notify")
+        return True
 
     async def decide(self, approval_id: str, approve: bool, *, note: str = "", actor: str = "person") -> Approval:
         """Answer a question. The first answer counts; the same one again by the same person changes nothing.

@@ -155,7 +155,12 @@ class AuditLogDB(StoreClient):
     # ---- the seed's methods
 
     async def create_session(
-        self, ticket_id: int | None, *, claim: Claim | None = None, wanted: str | None = None
+        self,
+        ticket_id: int | None,
+        *,
+        claim: Claim | None = None,
+        wanted: str | None = None,
+        within: Callable[[AsyncConnection, str], Awaitable[None]] | None = None,
     ) -> str:
         """Start a session with status ``running``.
 
@@ -163,6 +168,7 @@ class AuditLogDB(StoreClient):
             claim: The claim it belongs to; the ticket then points at the session. A claim has one session: called
                 again, because the answer of the first call was lost, this gives the same one.
             wanted: For an explorer (:mod:`operator_core.db.explorers`).
+            within: Done in the same transaction, with the session's id; an error of it makes no session.
 
         Returns:
             The session's id, ``{timestamp}-{uuid8}``.
@@ -184,6 +190,8 @@ class AuditLogDB(StoreClient):
                     return str(found.session_id)
                 await c.execute(_TIE, {"ticket": ticket_id, "session": session_id})
             await c.execute(_INSERT_SESSION, {**row, "created_at": now})
+            if within is not None:
+                await within(c, session_id)
             await ledger.append(
                 self.database,
                 c,

@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Integer, Text, and_, bindparam, case, func, or_, select, union_all
 from sqlalchemy.engine import Row
+from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql import Select
 
+from operator_core import clock
 from operator_core.db.client import StoreClient
 from operator_core.db.schema import agent_log_entries, agent_sessions, db_now_ms, tickets, workers
 from operator_core.model.ticket import TicketStatus
 
-__all__ = ["ATTENTION", "LAST", "Board", "Place", "TicketFilter"]
+__all__ = ["ATTENTION", "LAST", "Board", "Found", "Place", "TicketFilter"]
 
 LAST = 2**31 - 1
 """Above every number of a ticket or session."""
@@ -29,6 +31,7 @@ ATTENTION: tuple[tuple[TicketStatus, ...], ...] = (
 )
 """Groups of states in the order of attention: what waits for a person, what works, what will, what is over."""
 
+_WINDOW = 2000
 _MESSAGE = 500
 _RAW = 2000
 
@@ -43,7 +46,7 @@ class TicketFilter(NamedTuple):
         status: States; empty: all.
         labels: Labels that it has, each with this value.
         words: Each is in its name, its message or its labels (ASCII letters of either case), or is its number, as
-            ``12`` or ``#12``.
+            ``12`` or ``#12``, or one of its labels: ``name=value``, ``name=begin*``, ``name=`` with any value.
     """
 
     status: tuple[str, ...] = ()
@@ -60,27 +63,57 @@ class Place(NamedTuple):
     id: int
 
 
+class Found(NamedTuple):
+    """Places of tickets, in order.
+
+    Attributes:
+        reached: There was no time for what is behind this place; None: nothing was left out.
+    """
+
+    places: list[Place]
+    reached: Place | None = None
+
+
 class Board(StoreClient):
     """What is listed."""
 
     async def tickets(
-        self, wanted: TicketFilter, *, attention: bool, limit: int, after: Place | None = None
-    ) -> list[Place]:
-        """The places of at most ``limit`` tickets, in order; newest first, or first by :data:`ATTENTION`."""
+        self,
+        wanted: TicketFilter,
+        *,
+        attention: bool,
+        limit: int,
+        after: Place | None = None,
+        within_s: float | None = None,
+    ) -> Found:
+        """At most ``limit`` tickets, in order; newest first, or first by :data:`ATTENTION`.
+
+        Args:
+            after: Only those behind it.
+            within_s: Stop to look after about so many seconds, if each ticket must be looked at; tickets that are open
+                are looked at in any case. None: look at all of them.
+        """
         groups: list[tuple[str, ...]] = [wanted.status]
         if attention:
             groups = [tuple(s for s in group if not wanted.status or s in wanted.status) for group in ATTENTION]
         conditions = self._conditions(wanted)
+        end = None if within_s is None or not conditions else clock.monotonic() + within_s
         found: list[Place] = []
         async with self.database.read() as c:
             for number, states in enumerate(groups):
                 if len(found) >= limit or (after is not None and number < after.group) or (attention and not states):
                     continue
                 before = after.id if after is not None and number == after.group else LAST
-                statement = _newest(states, conditions)
-                rows = await c.execute(statement, {"before": before, "most": limit - len(found)})
-                found += [Place(number, row.id) for row in rows]
-        return found
+                most = limit - len(found)
+                if end is None or _are_few(states):
+                    rows = await c.execute(_newest(states, conditions), {"before": before, "most": most})
+                    found += [Place(number, row.id) for row in rows]
+                    continue
+                ids, reached = await _until(c, _window(states, conditions), before, most, end)
+                found += [Place(number, i) for i in ids]
+                if reached is not None:
+                    return Found(found, Place(number, reached))
+        return Found(found)
 
     async def ticket_rows(self, ids: Sequence[int]) -> dict[int, Row[Any]]:
         """What a list shows of these tickets, by number; see ``_SHOWN`` for the columns."""
@@ -135,11 +168,23 @@ class Board(StoreClient):
         for word in wanted.words:
             anywhere = [_like(column, word, self.database.sqlite) for column in (_T.invariant_name, _T.message)]
             anywhere.append(_like(_T.labels, _json(word)[1:-1], self.database.sqlite))
+            if label := _label_in(word):
+                anywhere.append(_like(_T.labels, label, self.database.sqlite))
             number = word.removeprefix("#")
             if number.isascii() and number.isdigit() and int(number) <= LAST:
                 anywhere.append(_T.id == int(number))
             conditions.append(or_(*anywhere))
         return conditions
+
+
+def _label_in(word: str) -> str | None:
+    """How a label is stored that is written ``name=value``, ``name=begin*`` or ``name=``; None: it is no label."""
+    name, equals, value = word.partition("=")
+    if not (name and equals):
+        return None
+    begin = not value or value.endswith("*")
+    stored = _json(value.removesuffix("*") if begin else value)
+    return f"{_json(name)}:{stored[:-1] if begin else stored}"
 
 
 def _json(text: str) -> str:
@@ -164,6 +209,41 @@ def _newest(states: Sequence[str], conditions: Sequence[ColumnElement[bool]]) ->
         return select(walks[0].c.id)
     both = union_all(*(select(walk.c.id) for walk in walks)).subquery("walks")
     return select(both.c.id).order_by(both.c.id.desc()).limit(most)
+
+
+def _are_few(states: Sequence[str]) -> bool:
+    """Whether tickets in these states are no more than what people and workers have before them."""
+    return bool(states) and not {state.value for state in ATTENTION[-1]} & set(states)
+
+
+def _window(states: Sequence[str], conditions: Sequence[ColumnElement[bool]]) -> Select[Any]:
+    """Newest tickets of a window of numbers, in one walk along the table: by states it would be one for each."""
+    numbers = (_T.id >= bindparam("floor", type_=Integer), _T.id < bindparam("before", type_=Integer))
+    only = (func.coalesce(_T.status, "").in_(states),) if states else ()
+    return (
+        select(_T.id).where(*numbers, *only, *conditions).order_by(_T.id.desc()).limit(bindparam("most", type_=Integer))
+    )
+
+
+async def _until(
+    c: AsyncConnection, statement: Select[Any], before: int, most: int, end: float
+) -> tuple[list[int], int | None]:
+    """Numbers that a window shows, window by window from the newest on; and, if the time was over, where it stopped."""
+    newest = (await c.execute(_HIGHEST)).scalar()
+    before, wide = min(before, (newest or 0) + 1), _WINDOW
+    found: list[int] = []
+    while before > 0 and len(found) < most:
+        began = clock.monotonic()
+        values = {"floor": before - wide, "before": before, "most": most - len(found)}
+        found += [row.id for row in await c.execute(statement, values)]
+        before -= wide
+        ended = clock.monotonic()
+        # At least one window each time, so that whoever goes on comes to an end.
+        if ended >= end and before > 0 and len(found) < most:
+            return found, before
+        # No wider than what the time that is left allows, by what this one took.
+        wide = max(_WINDOW, min(4 * wide, int(wide * (end - ended) / max(ended - began, 1e-4))))
+    return found, None
 
 
 def _newest_entry(kind: str, *only: ColumnElement[bool]) -> ColumnElement[int | None]:
@@ -226,6 +306,7 @@ _SESSIONS = (
     .limit(bindparam("most", type_=Integer))
 )
 _ONE_SESSION = _LISTED.where(agent_sessions.c.session_id == bindparam("session", type_=Text))
+_HIGHEST = select(func.max(_T.id))
 _COUNTS = select(_T.status, func.count().label("number")).group_by(_T.status)
 _WORKERS = select(workers, db_now_ms().label("now")).order_by(workers.c.name, workers.c.started_at, workers.c.id)
 _AT_WORK = select(_T.owner, _T.id).where(_T.status == _S.RUNNING.value, _T.owner.is_not(None)).order_by(_T.owner, _T.id)

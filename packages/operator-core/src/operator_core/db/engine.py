@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import shutil
+import socket
 import sqlite3
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,8 @@ _BUSY_MS = 30_000
 _SHM_STEP = 64 * 1024
 # A client that is stopped inside a transaction must not hold its locks for longer than this.
 _PG_SETTINGS = {"idle_in_transaction_session_timeout": "10000", "lock_timeout": "30000", "application_name": "operator"}
+# Asked after 10 s of silence, then every 5 s; what is sent must be acknowledged in half a minute.
+_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
 NOTIFY_CHANNEL = "operator_ready"
 _READY = "operator_ready"
 # Serialisation failure, deadlock, lock time-out: nothing is wrong with the statement, only with the moment.
@@ -104,6 +107,7 @@ class Database:
                 )
             except ModuleNotFoundError:
                 raise ConfigError("PostgreSQL needs the extra `postgres`: install `operator-core[postgres]`.") from None
+            _notice_the_dead(self._rw.sync_engine)
             # Single statements commit on the server: no client can be stopped inside an open transaction.
             self._auto = self._rw.execution_options(isolation_level="AUTOCOMMIT")
 
@@ -259,8 +263,16 @@ class Database:
         if revision != SCHEMA_REVISION:
             # Alembic keeps its place in globals, and another store of this process may be at it too.
             one_by_one = _UPGRADES.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-            async with one_by_one, self._rw.begin() as connection:
-                await connection.run_sync(upgrade)
+            try:
+                async with one_by_one, self._rw.begin() as connection:
+                    await connection.run_sync(upgrade)
+            except DBAPIError as error:
+                if _sqlstate(error) not in _TRY_AGAIN and "is locked" not in str(error.orig):
+                    raise
+                raise StoreUnavailable(
+                    f"The tables of {self.name} must be brought up to date, and something else holds them; end the "
+                    "older processes that use it, and start again; nothing was changed."
+                ) from error
 
     def _sqlite_engine(self, size: int, *, writes: bool) -> AsyncEngine:
         engine = create_async_engine(
@@ -332,6 +344,20 @@ def _tune(engine: Engine, *, writes: bool) -> None:
     @event.listens_for(engine, "begin")
     def _begun(connection: Any) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _notice_the_dead(engine: Engine) -> None:
+    """A PostgreSQL server that vanished without a word is noticed in half a minute, and not after two hours."""
+
+    @event.listens_for(engine, "connect")
+    def _connected(connection: Any, record: Any) -> None:
+        line = connection.driver_connection._transport.get_extra_info("socket")
+        if line is None or line.family not in (socket.AF_INET, socket.AF_INET6):
+            return
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE.items():
+            with suppress(AttributeError, OSError):  # not on every system
+                line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _prepare_file(url: URL, create: bool) -> None:

@@ -5,6 +5,7 @@ Nothing here reads a whole journal: each statement walks an index for as many ro
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any
@@ -153,6 +154,15 @@ class JournalReading(StoreClient):
                 found += await self.newest(session_id, kind, most=most - len(found))
         return found
 
+    async def judged_by(self, session_ids: Sequence[str]) -> dict[str, str]:
+        """Those of these sessions that only judged the work of another one again, with that one."""
+        if not session_ids:
+            return {}
+        rows = await self.database.fetch(_JUDGES, ids=list(session_ids))
+        begun = {row.session_id: json.loads(row.body or "null") for row in rows}
+        told = {name: body.get("judges") for name, body in begun.items() if isinstance(body, dict)}
+        return {name: judges for name, judges in told.items() if isinstance(judges, str)}
+
 
 @lru_cache(maxsize=64)
 def _walk(kinds: tuple[str, ...], newest: bool = False) -> Select[Any]:
@@ -235,6 +245,12 @@ _REPLIES = (
 )
 _COUNT = select(func.count()).select_from(agent_log_entries).where(_IN_SESSION, _E.entry_type == bindparam("kind"))
 _AT = select(_E.phase, _E.entry_type, _E.timestamp).where(_IN_SESSION, _E.seq == bindparam("seq", type_=Integer))
+# Other sessions begin with what they found before the work.
+_JUDGES = select(_E.session_id, _E.body).where(
+    _E.session_id.in_(bindparam("ids", expanding=True)),
+    _E.seq == 0,
+    _E.entry_type == EntryKind.SESSION_START.value,
+)
 _first_results = (
     select(_E.seq, _E.tool_name, _E.exit_code)
     .where(_IN_SESSION, _E.entry_type == EntryKind.TOOL_RESULT.value)

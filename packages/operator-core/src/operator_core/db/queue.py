@@ -23,12 +23,13 @@ from operator_core import clock
 from operator_core.db import ledger
 from operator_core.db.engine import Database
 from operator_core.db.schema import agent_log_entries, db_now_ms, inbox, tickets, workers
+from operator_core.db.second_looks import give_back
 from operator_core.db.ticket_rows import close_session_row, ticket_of
 from operator_core.errors import Fenced
 from operator_core.model.monitor import MONITOR_BLIND
 from operator_core.model.ticket import Reason, Ticket, TicketStatus, check_transition
 
-__all__ = ["Claim", "LivingWorker", "Message", "Owned", "WorkQueue"]
+__all__ = ["Claim", "LivingWorker", "Message", "Owned", "Room", "WorkQueue"]
 
 _NOW = db_now_ms()
 _FOREVER_MS = 2**53
@@ -79,6 +80,18 @@ class LivingWorker(NamedTuple):
     pid: int
 
 
+class Room(NamedTuple):
+    """What the workers of one name could still take.
+
+    Attributes:
+        free: Slots that no ticket needs; not above zero: none.
+        draining: There are such workers, and all of them are to take nothing new.
+    """
+
+    free: int
+    draining: bool
+
+
 class _Move(NamedTuple):
     """One transition: from which state to which, why, and who did it."""
 
@@ -109,13 +122,22 @@ _claimable = and_(
     # A monitor that cannot see is for a person to mend: nothing could prove an agent's repair of it.
     _candidate.c.invariant_name != MONITOR_BLIND,
 )
-_takes = ~(
+# Locked, not only read: a drain that is being committed is waited for and seen, and one that comes later waits for the
+# claim. So nothing is claimed after a drain was answered.
+_me = (
+    select(workers.c.draining)
+    .where(workers.c.id == bindparam("worker", type_=Text))
+    .with_for_update(read=True)
+    .cte("me")
+)
+_takes = ~(select(_me.c.draining).where(_me.c.draining).correlate(None).exists())
+_seems_to_take = ~(
     select(workers.c.id)
     .where(workers.c.id == bindparam("worker", type_=Text), workers.c.draining)
     .correlate(None)
     .exists()
 )
-_ANY_READY = select(_candidate.c.id).where(_claimable, _takes).limit(1)
+_ANY_READY = select(_candidate.c.id).where(_claimable, _seems_to_take).limit(1)
 _pick = (
     select(_candidate.c.id)
     .where(_claimable, _takes)
@@ -145,7 +167,7 @@ _overdue = and_(
 )
 _queued = and_(_candidate.c.status == "queued", _candidate.c.held.is_(False), _candidate.c.pinned_to == _own_name)
 _ANY_OVERDUE = select(_candidate.c.id).where(_overdue).limit(1)
-_ANY_QUEUED = select(_candidate.c.id).where(_queued, _takes).limit(1)
+_ANY_QUEUED = select(_candidate.c.id).where(_queued, _seems_to_take).limit(1)
 _COUNT_PROMOTED = select(func.count()).select_from(_candidate).where(_is_promoted)
 _busy_pick = select(_candidate.c.id).where(_overdue).with_for_update(skip_locked=True).cte("pick")
 # Nothing locked is passed over here: it must be exactly the oldest.
@@ -175,16 +197,19 @@ _LIVING = (
     .where(workers.c.lease_until >= _NOW, workers.c.draining.is_(False))
     .order_by(workers.c.started_at, workers.c.id)
 )
-_TAKEN = (
+_is_pinned = and_(tickets.c.status.in_(["open", "queued"]), tickets.c.pinned_to == _own_name)
+_is_worked_on = and_(tickets.c.status == "running", workers.c.name == _own_name)
+_count_needed = (
     select(func.count())
     .select_from(tickets.outerjoin(workers, workers.c.id == tickets.c.owner))
-    .where(
-        tickets.c.held.is_(False),
-        or_(
-            and_(tickets.c.status.in_(["open", "queued"]), tickets.c.pinned_to == bindparam("own_name", type_=Text)),
-            and_(tickets.c.status == "running", workers.c.name == bindparam("own_name", type_=Text)),
-        ),
-    )
+    .where(tickets.c.held.is_(False))
+)
+_TAKEN = _count_needed.where(or_(_is_pinned, _is_worked_on))
+_NEEDED = _count_needed.where(or_(_is_pinned, and_(_is_worked_on, workers.c.draining.is_(False))))
+_HANDS = (
+    select(func.count().label("every"), func.count(case((workers.c.draining.is_(False), 1))).label("taking"))
+    .select_from(workers)
+    .where(workers.c.name == _own_name, workers.c.lease_until >= _NOW)
 )
 _REGISTER = insert(workers).values(lease_until=_NOW + bindparam("ttl", type_=BigInteger))
 _BEAT = (
@@ -285,6 +310,17 @@ class WorkQueue:
         """How many slots of the workers with this name are taken, or will be by what is pinned to it."""
         return int((await self.database.fetch(_TAKEN, own_name=name))[0][0])
 
+    async def room(self, name: str, concurrency: int) -> Room:
+        """What the workers with this name could still take; one that drains has no slots.
+
+        Args:
+            concurrency: Slots of each of them. While none is registered, one is counted that soon will be.
+        """
+        (hands,) = await self.database.fetch(_HANDS, own_name=name)
+        (needed,) = await self.database.fetch(_NEEDED, own_name=name)
+        free = concurrency * (hands.taking if hands.every else 1) - needed[0]
+        return Room(free, hands.every > 0 and not hands.taking)
+
     async def claim(self, worker: str, n: int = 1, name: str = "") -> list[Claim]:
         """Take up to ``n`` tickets, highest priority first, then oldest; each goes to exactly one worker.
 
@@ -381,7 +417,10 @@ class WorkQueue:
     async def _take_back(self, c: AsyncConnection, dead: list[str], why: Reason) -> int:
         count = 0
         values = {"dead": dead, "why": why.value, "now": clock.iso()}
-        for row in (await c.execute(_TAKE_BACK, values)).all():
+        rows = (await c.execute(_TAKE_BACK, values)).all()
+        # Before the ledger, too.
+        looks = await give_back(c, dead, lost=why is Reason.LEASE_EXPIRED)
+        for row in rows:
             canceled = row.status == TicketStatus.CANCELED
             if canceled and row.session_id:
                 await close_session_row(self.database, c, row.session_id, "canceled", "canceled by a person")
@@ -389,7 +428,7 @@ class WorkQueue:
             await self._record(c, row.id, row.session_id, move, row.fence)
             count += not canceled
         await c.execute(_BURY, {"dead": dead})
-        if count:
+        if count or looks:
             await self.database.notify(c)
         return count
 

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from operator_core import clock
 from operator_core.db.engine import Database
 from operator_core.db.schema import monitor_samples, monitor_states
+from operator_core.db.spans import add_to_spans, drop_old_spans
 from operator_core.model.monitor import Light, MonitorState
 
 __all__ = ["KEPT", "KEPT_S", "Look", "add_looks", "drop_forgotten", "newest_looks", "number_in"]
@@ -29,6 +30,8 @@ KEPT_S = 86_400.0
 """Older ones are dropped, in seconds."""
 
 _AT_ONCE = 1000
+_SKEW_MS = 60_000
+"""The clocks of two machines may differ by so much."""
 _LIGHTS: dict[str, Light] = {"green": "green", "red": "red", "unknown": "unknown"}
 _NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 
@@ -55,6 +58,7 @@ _FORGOTTEN = (
     .with_for_update(skip_locked=True)
 )
 _DROP = delete(monitor_samples).where(tuple_(_S.violation_key, _S.at).in_(_FORGOTTEN))
+_until = bindparam("until", type_=BigInteger)
 # Where the wanted looks of each key begin is found from the end of the primary key, once for each key: however many
 # looks there are, only the wanted ones are read. Materialized, so that no planner finds it anew for each look.
 _bounds = (
@@ -62,7 +66,7 @@ _bounds = (
         monitor_states.c.violation_key,
         func.coalesce(
             select(_older.c.at)
-            .where(_older.c.violation_key == monitor_states.c.violation_key)
+            .where(_older.c.violation_key == monitor_states.c.violation_key, _older.c.at <= _until)
             .order_by(_older.c.at.desc())
             .offset(bindparam("most", type_=Integer))
             .limit(1)
@@ -84,7 +88,10 @@ _NEWEST = (
         ).label("looks"),
     )
     .select_from(
-        _bounds.join(monitor_samples, and_(_S.violation_key == _bounds.c.violation_key, _S.at > _bounds.c.before))
+        _bounds.join(
+            monitor_samples,
+            and_(_S.violation_key == _bounds.c.violation_key, _S.at > _bounds.c.before, _S.at <= _until),
+        )
     )
     .group_by(_S.violation_key)
 )
@@ -115,9 +122,12 @@ async def add_looks(database: Database, c: AsyncConnection, states: Sequence[Mon
         for s in states
     ]
     insert = sqlite.insert if database.sqlite else postgresql.insert
-    await c.execute(insert(monitor_samples).on_conflict_do_nothing(), rows)
+    noted = await c.execute(insert(monitor_samples).on_conflict_do_nothing().returning(_S.violation_key, _S.at), rows)
+    fresh = {(row.violation_key, row.at) for row in noted}
     kept_ms = int(KEPT_S * 1000)
     await c.execute(_PRUNE, [{"key": s.violation_key, "oldest": _ms(s.updated_at) - kept_ms} for s in states])
+    looks = [row for row in rows if (row["violation_key"], row["at"]) in fresh]
+    await add_to_spans(database, c, looks, max(_ms(s.updated_at) for s in states) - kept_ms)
 
 
 async def drop_forgotten(database: Database) -> int:
@@ -127,14 +137,19 @@ async def drop_forgotten(database: Database) -> int:
     while True:
         async with database.begin() as c:
             dropped = (await c.execute(_DROP, {"oldest": oldest})).rowcount
+            await drop_old_spans(c, oldest)
         count += dropped
         if dropped < _AT_ONCE:
             return count
 
 
 async def newest_looks(database: Database, most: int) -> dict[str, list[Look]]:
-    """The newest looks at everything, at most ``most`` (1 or more) each, oldest first, by violation key."""
-    return {row.violation_key: _looks(row.looks) for row in await database.fetch(_NEWEST, most=most)}
+    """The newest looks at everything, at most ``most`` (1 or more) each, oldest first, by violation key.
+
+    Those that lie in the future, because a clock was set back since, are not among them until their time comes.
+    """
+    until = _ms(clock.now()) + _SKEW_MS
+    return {row.violation_key: _looks(row.looks) for row in await database.fetch(_NEWEST, most=most, until=until)}
 
 
 def _looks(text: str) -> list[Look]:

@@ -46,8 +46,10 @@ __all__ = [
     "logins",
     "metadata",
     "monitor_samples",
+    "monitor_spans",
     "monitor_states",
     "outbox",
+    "second_looks",
     "tickets",
     "tokens",
     "triggers",
@@ -56,7 +58,7 @@ __all__ = [
     "workers",
 ]
 
-SCHEMA_REVISION = "0005"
+SCHEMA_REVISION = "0007"
 """Newest migration; a database at another revision is upgraded or refused."""
 
 
@@ -348,6 +350,20 @@ monitor_samples = Table(
     Column("value", Float),
 )
 
+monitor_spans = Table(
+    "monitor_spans",
+    metadata,
+    Column("violation_key", Text, primary_key=True),
+    Column("at", BigInteger, primary_key=True),
+    Column("first_at", BigInteger, nullable=False),
+    Column("last_at", BigInteger, nullable=False),
+    Column("greens", Integer, nullable=False),
+    Column("reds", Integer, nullable=False),
+    Column("unknowns", Integer, nullable=False),
+    Column("low", Float),
+    Column("high", Float),
+)
+
 usage_totals = Table(
     "usage_totals",
     metadata,
@@ -442,6 +458,35 @@ idempotency_keys = Table(
     Column("body", Text, nullable=False),
     Column("created_at", Text, nullable=False, index=True),
 )
+
+second_looks = Table(
+    "second_looks",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("ticket_id", Integer, ForeignKey("tickets.id"), nullable=False),
+    Column("checks_only", Boolean, nullable=False),
+    Column("asked_by", Text, nullable=False),
+    Column("asked_at", Text, nullable=False),
+    Column("owner", Text, ForeignKey("workers.id")),
+    Column("fence", Integer, nullable=False, server_default=text("0")),
+    Column("lost", Integer, nullable=False, server_default=text("0")),
+    Column("passed_by", Text, nullable=False, server_default=text("''")),
+    Column("session_id", Text, ForeignKey("agent_sessions.session_id")),
+    Column("begun_at", Text),
+    Column("ended_at", Text),
+    Column("verdict", Text),
+    Column("why", Text),
+    Column("unchanged", Boolean),
+)
+_LOOK_IS_OPEN = second_looks.c.ended_at.is_(None)
+Index(
+    "ux_second_looks_open",
+    second_looks.c.ticket_id,
+    unique=True,
+    sqlite_where=_LOOK_IS_OPEN,
+    postgresql_where=_LOOK_IS_OPEN,
+)
+Index("idx_second_looks_ticket", second_looks.c.ticket_id, second_looks.c.asked_at)
 
 # Columns of a journal row that nothing may change; `content` is the summary, which a better one may replace.
 _FROZEN = [c.name for c in agent_log_entries.columns if c.name != "content"]

@@ -17,7 +17,7 @@ from operator_core.db import ledger
 from operator_core.db.idempotency import Keys
 from operator_core.db.incidents import Incidents
 from operator_core.db.links import Links
-from operator_core.db.messages import why_not_answered, why_not_heard, why_not_steered
+from operator_core.db.messages import question_of, why_not_answered, why_not_heard, why_not_steered
 from operator_core.db.schema import inbox, tickets
 from operator_core.db.ticket_rows import BY_ID, INSERT, ROW, as_json, close_session_row, ticket_of
 from operator_core.errors import ConfigError, NotFound, TransitionRefused
@@ -370,7 +370,7 @@ class TicketDB(Incidents):
         ticket_id: int,
         message: str,
         actor: str,
-        refuse: Callable[[Ticket], str | None],
+        refuse: Callable[[Ticket, str | None], str | None],
         key: tuple[str, str] | None = None,
     ) -> TicketStatus:
         if not message.strip():
@@ -383,7 +383,7 @@ class TicketDB(Incidents):
             ticket = await self._lock(c, ticket_id)
             if key is not None and not await Keys(self.database).use(c, *key):
                 return ticket.status
-            if refused := refuse(ticket):
+            if refused := refuse(ticket, await question_of(c, ticket)):
                 raise TransitionRefused(refused)
             body = json.dumps({"text": self.database.redactor.column(message), "actor": actor})
             await c.execute(insert(inbox).values(ticket_id=ticket_id, body=body, created_at=now))

@@ -50,7 +50,12 @@ _USED = (
     update(tokens)
     .where(
         tokens.c.id == bindparam("token", type_=Text),
-        or_(tokens.c.last_used_at.is_(None), tokens.c.last_used_at < bindparam("before", type_=Text)),
+        # One in the future is from before a clock was set back.
+        or_(
+            tokens.c.last_used_at.is_(None),
+            tokens.c.last_used_at < bindparam("before", type_=Text),
+            tokens.c.last_used_at > _now,
+        ),
     )
     .values(last_used_at=_now)
     .returning(tokens.c.id)

@@ -45,7 +45,7 @@ Conditions = dict[JsonPath, tuple[str, ...]]
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class AlertRules(_Frozen):

@@ -24,7 +24,7 @@ _ENV_NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 class McpServer(BaseModel):
     """One MCP server; its tools are called ``NAME__TOOL``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")
     """First part of the names of its tools."""

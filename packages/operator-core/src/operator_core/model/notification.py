@@ -19,7 +19,7 @@ _HOUR_OF_DAY = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Channel(_Part):
@@ -42,7 +42,7 @@ class Channel(_Part):
     give_up_hours: float = Field(default=24.0, gt=0, le=24 * 7)
     """So long it is tried to deliver a message; the later ones of this channel wait behind it."""
     approval_links: bool = False
-    """Questions for approval carry a signed link with which whoever reads the message can answer, without a login."""
+    """Questions for approval carry a link with which whoever reads the message can answer, without a login."""
 
     @model_validator(mode="after")
     def _usable(self) -> Channel:

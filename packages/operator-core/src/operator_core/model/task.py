@@ -24,7 +24,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class TaskCheck(_Frozen):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -20,6 +21,7 @@ __all__ = [
     "TicketStatus",
     "check_transition",
     "make_violation_key",
+    "plain_diagnosis",
 ]
 
 
@@ -92,6 +94,14 @@ TRANSITIONS: dict[TicketStatus, frozenset[TicketStatus]] = {
     _S.ESCALATED: frozenset({_S.OPEN, _S.RESOLVED, _S.CANCELED}),
     _S.CANCELED: frozenset({_S.OPEN}),
 }
+
+
+_MARKED = re.compile(r"ESCALATED: [a-z_]+:\s*")
+
+
+def plain_diagnosis(diagnosis: str | None) -> str | None:
+    """A diagnosis without the mark ``ESCALATED: reason:`` before it, for where state and reason stand beside it."""
+    return None if diagnosis is None else _MARKED.sub("", diagnosis, count=1) if _MARKED.match(diagnosis) else diagnosis
 
 
 def check_transition(ticket_id: int, old: TicketStatus, new: TicketStatus) -> None:

@@ -5,7 +5,6 @@ who do not see them. However much there is to draw, a chart has a bounded size.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import groupby, pairwise
@@ -14,7 +13,8 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from operator_core.api.models import Mark, Sample
+from operator_core.api.models import Mark
+from operator_core.db.spans import Span
 from operator_core.model.monitor import Light
 from operator_core.web.words import ago, duration, grouped, moment, money
 
@@ -25,7 +25,8 @@ _TOP, _FLOOR = 7.0, 27.0
 _MOST_MARKS = 12
 _SPARSE = 3.0
 _RANK: dict[Light | None, int] = {None: 0, "green": 1, "unknown": 2, "red": 3}
-_LOOKED: tuple[Light, ...] = ("green", "red", "unknown")
+_ROOM = 9
+_DENSE = 150
 _SIGNS = {
     "opened": "M{0} 0l3.5 6h-7z",
     "claimed": "M{0} 0v6",
@@ -58,40 +59,38 @@ class Bar(NamedTuple):
     open: bool = False
 
 
-class _Cell(NamedTuple):
-    """What a column of the chart shows: the worst light, and the lowest and the highest number."""
+class _Columns(NamedTuple):
+    """What the columns of the chart show.
 
-    light: Light | None
-    low: float | None = None
-    high: float | None = None
+    Attributes:
+        lights: Of each its worst light; None: nobody looked.
+        unsure: Those that are red, and somebody could not look there either.
+        lows: The lowest number, of those that have one.
+        highs: The highest.
+    """
+
+    lights: list[Light | None]
+    unsure: set[int]
+    lows: dict[int, float]
+    highs: dict[int, float]
 
 
-_PLAIN: dict[Light | None, _Cell] = {light: _Cell(light) for light in _RANK}
-
-
-def sparkline(
-    samples: Sequence[Sample], marks: Sequence[Mark], *, since: datetime, until: datetime, cut: bool = False
-) -> Markup:
+def sparkline(spans: Sequence[Span], marks: Sequence[Mark], *, since: datetime, until: datetime) -> Markup:
     """The lights of an invariant over time, its numbers where it has some, and what happened to its tickets.
 
     Green is a low line, red a tall block, unknown a dashed gap with a question mark; where nobody looked there is
-    nothing. Numbers are never drawn through what is unknown.
+    nothing. Where there is no room for each look the worst one is drawn, and what is red and unknown shows both.
+    Numbers are never drawn through what is unknown.
 
     Args:
-        samples: Oldest first.
+        spans: Oldest first; none begins before the one before it has ended.
         since: Left end of the chart.
         until: Right end.
-        cut: There were looks before these, which are not given.
     """
-    seen = [s for s in samples if since <= s.at <= until]
-    cells = _cells(seen, since, until)
-    parts = [*_lights(cells), *_line(cells)]
-    first = next((i for i, cell in enumerate(cells) if cell.light), 0)
-    if cut and first > 0:
-        said = f"{grouped(len(seen))} looks are drawn; what was before is not"
-        parts.append(
-            Markup('<path class="cut" d="M0 30h{}" stroke-dasharray="1 4"><title>{}</title></path>').format(first, said)
-        )
+    begin, end = _ms(since), _ms(until)
+    seen = [span for span in spans if span.last >= begin and span.first <= end]
+    columns = _columns(seen, begin, end)
+    parts = [*_lights(columns.lights), *_unsure(columns.unsure), *_line(columns)]
     shown = [m for m in marks if since <= m.at <= until][-_MOST_MARKS:]
     for mark in shown:
         x = _WIDTH * ((mark.at - since) / (until - since)) if until > since else 0.0
@@ -158,35 +157,47 @@ def share(part: float, whole: float) -> Markup:
     ).format(_n(100 * level))
 
 
-def _cells(samples: Sequence[Sample], since: datetime, until: datetime) -> list[_Cell]:
-    """The columns. A look speaks until the next one, but not for much longer than looks are usually apart."""
+def _columns(spans: Sequence[Span], begin: int, end: int) -> _Columns:
+    """A look speaks until the next one, but not for much longer than looks are usually apart."""
     lights: list[Light | None] = [None] * _WIDTH
-    numbers: list[list[float]] = [[] for _ in range(_WIDTH)]
-    whole = (until - since).total_seconds()
-    if not samples or whole <= 0:
-        return [_Cell(None)] * _WIDTH
-    starts = [(s.at - since).total_seconds() for s in samples]
-    apart = [b - a for a, b in pairwise(starts)]
-    reach = _SPARSE * median(apart) if apart else whole / _WIDTH
-    for i, sample in enumerate(samples):
-        end = min(starts[i] + reach, starts[i + 1] if i + 1 < len(starts) else whole, whole)
-        first = min(_WIDTH - 1, int(_WIDTH * starts[i] / whole))
-        last = max(first + 1, min(_WIDTH, math.ceil(_WIDTH * end / whole)))
-        for x in range(first, last):
-            # The end of a column belongs to whoever begins in it; only the worst of what begins there is kept.
-            if x > first or _RANK[sample.light] >= _RANK[lights[x]]:
-                lights[x] = sample.light
-        if sample.value is not None and math.isfinite(sample.value) and sample.light != "unknown":
-            numbers[first].append(sample.value)
-    return [
-        _Cell(light, min(own), max(own)) if own and light in ("green", "red") else _PLAIN[light]
-        for light, own in zip(lights, numbers, strict=True)
-    ]
+    unsure: set[int] = set()
+    lows: dict[int, float] = {}
+    highs: dict[int, float] = {}
+    columns, whole = _Columns(lights, unsure, lows, highs), end - begin
+    if not spans or whole <= 0:
+        return columns
+    apart = [(last - first) / (g + r + u - 1) for first, last, g, r, u, *_ in spans if g + r + u > 1]
+    apart += [after.first - before.last for before, after in pairwise(spans)]
+    reach = int(_SPARSE * median(apart)) if apart else whole // _WIDTH
+    ends = [span.first for span in spans[1:]]
+    for (first_at, last_at, _, reds, unknowns, low, high), following in zip(spans, [*ends, end], strict=True):
+        light: Light = "red" if reds else "unknown" if unknowns else "green"
+        stop = last_at + reach
+        if stop > following:
+            stop = following
+        first = _WIDTH * (first_at - begin) // whole if first_at > begin else 0
+        first = first if first < _WIDTH else _WIDTH - 1
+        # Rounded up, and no further than the right end.
+        last = -(-_WIDTH * (stop - begin) // whole)
+        last = first + 1 if last <= first else last if last < _WIDTH else _WIDTH
+        # The end of a column belongs to whoever begins in it; only the worst of what begins there is kept.
+        there = lights[first]
+        lights[first:last] = [light] * (last - first)
+        if _RANK[there] > _RANK[light]:
+            lights[first] = there
+        if reds and unknowns:
+            unsure.update(range(first, last))
+        elif light != "green" and there not in (None, "green", light):
+            unsure.add(first)
+        if low is not None and high is not None and math.isfinite(low) and math.isfinite(high):
+            lows[first] = min(low, lows[first]) if first in lows else low
+            highs[first] = max(high, highs[first]) if first in highs else high
+    return columns
 
 
-def _lights(cells: Sequence[_Cell]) -> Iterator[Markup]:
+def _lights(lights: Sequence[Light | None]) -> Iterator[Markup]:
     at = 0
-    for light, run in groupby(cells, key=lambda cell: cell.light):
+    for light, run in groupby(lights):
         wide = len(list(run))
         x, at = at, at + wide
         if light == "green":
@@ -195,45 +206,71 @@ def _lights(cells: Sequence[_Cell]) -> Iterator[Markup]:
             yield Markup('<rect class="red" x="{}" y="7" width="{}" height="24"/>').format(x, wide)
         elif light == "unknown":
             yield Markup('<path class="unknown" d="M{} 30h{}" stroke-dasharray="2 2"/>').format(x, wide)
-            middle = min(_WIDTH - 4.0, max(4.0, x + wide / 2))
-            if wide >= 9 or at == _WIDTH:
-                yield Markup('<text class="unknown" x="{}" y="23" text-anchor="middle">?</text>').format(_n(middle))
-            else:
-                yield Markup('<circle class="unknown" cx="{}" cy="19" r="2"/>').format(_n(middle))
+            yield _question(x, wide, text=wide >= _ROOM or at == _WIDTH)
 
 
-def _line(cells: Sequence[_Cell]) -> Iterator[Markup]:
-    known = [value for cell in cells for value in cell[1:] if value is not None]
-    if not known:
+def _unsure(unsure: set[int]) -> Iterator[Markup]:
+    """Marks over what is red, and somebody could not look there either."""
+    at = 0
+    for there, run in groupby(x in unsure for x in range(_WIDTH if unsure else 0)):
+        wide = len(list(run))
+        x, at = at, at + wide
+        if there:
+            yield _question(x, wide, text=wide >= _ROOM)
+
+
+def _question(x: int, wide: int, *, text: bool) -> Markup:
+    middle = _n(min(_WIDTH - 4.0, max(4.0, x + wide / 2)))
+    if text:
+        return Markup('<text class="unknown" x="{}" y="23" text-anchor="middle">?</text>').format(middle)
+    return Markup('<circle class="unknown" cx="{}" cy="19" r="2"/>').format(middle)
+
+
+def _line(columns: _Columns) -> Iterator[Markup]:
+    lights, _, lows, highs = columns
+    drawn = [x for x in lows if lights[x] in ("green", "red")]
+    if not drawn:
         return
-    low, high = min(known), max(known)
+    low, high = min(lows[x] for x in drawn), max(highs[x] for x in drawn)
     # Halved first: the difference of two numbers that a float can hold is not always one.
     spread = high / 2 - low / 2
-    for there, run in groupby(enumerate(cells), key=lambda place: place[1].light in ("green", "red")):
+    places = 0 if len(drawn) > _DENSE else 1
+
+    def height(value: float) -> str:
+        level = (value / 2 - low / 2) / spread if spread > 0 else 0.5
+        return f"{_FLOOR - level * (_FLOOR - _TOP):.{places}f}"
+
+    for there, run in groupby(range(_WIDTH), key=lambda x: lights[x] in ("green", "red")):
         points: list[str] = []
-        for at, cell in run:
-            if cell.low is None or cell.high is None:
-                continue
-            for value in (cell.low,) if cell.low == cell.high else (cell.low, cell.high):
-                level = (value / 2 - low / 2) / spread if spread > 0 else 0.5
-                points.append(f"{at + 0.5:g},{_n(_FLOOR - level * (_FLOOR - _TOP))}")
-        if there and len(points) == 1:
-            x, y = points[0].split(",")
-            yield Markup('<circle class="value" cx="{}" cy="{}" r="1"/>').format(x, y)
-        elif there and points:
+        for x in run if there else ():
+            if x in lows:
+                bottom, top = height(lows[x]), height(highs[x])
+                points.append(f"{x},{bottom}")
+                if top != bottom:
+                    points.append(f"{x},{top}")
+        if len(points) == 1:
+            at, y = points[0].split(",")
+            yield Markup('<circle class="value" cx="{}" cy="{}" r="1"/>').format(at, y)
+        elif points:
             yield Markup('<polyline class="value" points="{}"/>').format(" ".join(points))
 
 
-def _sentence(samples: Sequence[Sample], marks: Sequence[Mark], since: datetime, until: datetime) -> str:
-    span = duration((until - since).total_seconds())
-    if not samples:
-        return f"Nobody looked in {span}."
-    counts = Counter(s.light for s in samples)
-    lights = ", ".join(f"{grouped(counts[light])} {light}" for light in _LOOKED if counts[light])
-    said = [f"{grouped(len(samples))} look{'' if len(samples) == 1 else 's'} in {span}: {lights}"]
-    numbers = [s.value for s in samples if s.value is not None and math.isfinite(s.value) and s.light != "unknown"]
-    if numbers:
-        said.append(f"values from {min(numbers):g} to {max(numbers):g}, the last one {numbers[-1]:g}")
+def _sentence(spans: Sequence[Span], marks: Sequence[Mark], since: datetime, until: datetime) -> str:
+    length = duration((until - since).total_seconds())
+    if not spans:
+        return f"Nobody looked in {length}."
+    counts = {
+        "green": sum(span.greens for span in spans),
+        "red": sum(span.reds for span in spans),
+        "unknown": sum(span.unknowns for span in spans),
+    }
+    looks = sum(counts.values())
+    lights = ", ".join(f"{grouped(count)} {light}" for light, count in counts.items() if count)
+    said = [f"{grouped(looks)} look{'' if looks == 1 else 's'} in {length}: {lights}"]
+    lows = [span.low for span in spans if span.low is not None and math.isfinite(span.low)]
+    highs = [span.high for span in spans if span.high is not None and math.isfinite(span.high)]
+    if lows and highs:
+        said.append(f"values from {min(lows):g} to {max(highs):g}")
     said += [f"{_SAID[mark.what].format(mark.ticket_id)} {ago(mark.at, until)}" for mark in marks]
     return "; ".join(said) + "."
 
@@ -252,3 +289,7 @@ def _round_up(value: float) -> float:
 
 def _n(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _ms(at: datetime) -> int:
+    return round(at.timestamp() * 1000)

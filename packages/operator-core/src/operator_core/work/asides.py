@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from operator_core.agent_lab.budget import Budget
 from operator_core.agent_lab.fence import Fence, Origin
+from operator_core.agent_lab.naming import shown_model
 from operator_core.agent_lab.task_prompts import PARSE_PROMPT, SUMMARIZER_PROMPT
 from operator_core.config import LimitSettings
 from operator_core.errors import LimitReached, UnknownPrice
@@ -55,6 +56,7 @@ async def ask_once(session: Session, limits: LimitSettings, system: str, text: s
 
     settings = session.tools.settings.model
     model = settings.summary_model
+    shown = shown_model(settings, model)
     budget = Budget(limits, settings, spent(session.entries), 0)
     try:
         budget.reserve(len(system) + len(text), model=model, max_tokens=max_tokens)
@@ -67,16 +69,16 @@ async def ask_once(session: Session, limits: LimitSettings, system: str, text: s
                 metadata={"user_id": session.session_id},
             )
     except TimeoutError:
-        return Answer(None, Usage(), model, f"there was no answer within {_PATIENCE_S:g} s")
+        return Answer(None, Usage(), shown, f"there was no answer within {_PATIENCE_S:g} s")
     except (LimitReached, UnknownPrice, AnthropicError) as error:
-        return Answer(None, Usage(), model, clip(printable(str(error)), 200))
+        return Answer(None, Usage(), shown, clip(printable(str(error)), 200))
     except Exception as error:  # a broken stream is an exception of the HTTP library, whichever that is
-        return Answer(None, Usage(), model, clip(printable(f"{type(error).__name__}: {error}"), 200))
+        return Answer(None, Usage(), shown, clip(printable(f"{type(error).__name__}: {error}"), 200))
     usage = budget.charge(model, message.usage)
     said = "".join(block.text for block in message.content if block.type == "text").strip()
     if message.stop_reason != "end_turn" or not said:
-        return Answer(None, usage, model, f"the answer ended with {message.stop_reason}")
-    return Answer(said, usage, model)
+        return Answer(None, usage, shown, f"the answer ended with {message.stop_reason}")
+    return Answer(said, usage, shown)
 
 
 def read_request(answer: Answer, prompt: str) -> tuple[Brief, str]:

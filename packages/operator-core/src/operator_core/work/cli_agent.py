@@ -93,6 +93,7 @@ async def _begin(session: Session, phase: AgentPhase) -> tuple[str, str, Fence]:
         body = {
             "profile": phase.profile.name,
             "engine": "claude-code",
+            "scripted": session.tools.engine.name == "scripted",
             "model": model,
             "system": system,
             "agent": phase.name,

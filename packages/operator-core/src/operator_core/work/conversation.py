@@ -15,6 +15,7 @@ from operator_core.agent_lab.fence import Fence, Origin
 from operator_core.agent_lab.gateway import ToolGateway, outcome_draft
 from operator_core.agent_lab.history import fold
 from operator_core.agent_lab.loop import converse
+from operator_core.agent_lab.naming import shown_model
 from operator_core.agent_lab.permission import Permission
 from operator_core.agent_lab.profiles import Profile
 from operator_core.agent_lab.summaries import Summarizer, summarize_with_haiku
@@ -177,7 +178,8 @@ async def hold_conversation(session: SessionBase, phase: AgentPhase) -> Outcome:
             await sandbox.close()  # from here on nothing of the agent runs any more
         with contextlib.suppress(StoreError):
             if summarizer and summarizer.used.tokens:  # paid, however the phase ended
-                meta = {"usage": summarizer.used._asdict(), "model": tools.settings.model.summary_model}
+                small = shown_model(tools.settings.model, tools.settings.model.summary_model)
+                meta = {"usage": summarizer.used._asdict(), "model": small}
                 await journal.append(Draft(EntryKind.USAGE, "one-line summaries", meta=meta))
             await session.refresh()
 

@@ -45,6 +45,7 @@ from operator_core.work.session import (
     frozen_in,
     newest,
     outcome_of,
+    report_draft,
     spent,
     verdict_of,
 )
@@ -56,8 +57,6 @@ WORKER, VERIFIER, VERIFY = "worker_1", "verifier_1", "verify"
 
 class IncidentSession(Session):
     """See the module."""
-
-    ends_in = VERIFY
 
     def __init__(self, tools: SessionTools, claim: Claim) -> None:
         super().__init__(tools, claim)
@@ -73,6 +72,15 @@ class IncidentSession(Session):
         reach("session.worked")
         verdict = await self._verify(journal, ended, snapshot, seen_red)
         return await self._conclude(journal, ended, verdict)
+
+    @property
+    def ends_in(self) -> str:
+        if self.find(EntryKind.PHASE_START, VERIFY):
+            return VERIFY
+        return WORKER if self.find(EntryKind.SESSION_START) else PREPARE
+
+    async def canceled_report(self) -> ClosureReport | None:
+        return await self._report(Outcome(OutcomeKind.CANCELED, ""), None)
 
     # ---- phases
 
@@ -142,6 +150,10 @@ class IncidentSession(Session):
         if found is not None:
             return verdict_of(found)
         journal.phase = VERIFY
+        if self.find(EntryKind.PHASE_START, VERIFY) is None:
+            # Before the looks, which take most of the time: else it would be the worker's.
+            await journal.append(Draft(EntryKind.PHASE_START, "the platform looks for itself", body={}))
+            await self.refresh()
         self.tools.say("[Verify] The agent claims a repair; the platform looks for itself.")
         verdict = await self._look(snapshot, seen_red=seen_red)
         if verdict.kind is VerdictKind.VERIFIED and self.tools.settings.incidents.verifier:
@@ -233,9 +245,9 @@ class IncidentSession(Session):
         why = verdict.why if verdict else outcome.summary
         diagnosis = outcome.summary if verified else f"ESCALATED: {reason.value}: {why}"
         if not self.find(EntryKind.SESSION_END):
-            journal.phase = VERIFY
+            journal.phase = self.ends_in
             await journal.append(
-                Draft(EntryKind.REPORT, clip(report.headline), report.markdown(), body=report.to_dict()),
+                report_draft(report),
                 Draft(EntryKind.SESSION_END, f"{session_status}: {reason.value}", meta={"status": session_status}),
             )
         reach("session.reported")

@@ -23,7 +23,7 @@ from operator_core.work.session import SessionBase
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
-__all__ = ["Servers", "policy_with", "servers_of"]
+__all__ = ["Servers", "policy_with", "read_token", "servers_of"]
 
 _LONGEST_TOKEN = 8192
 
@@ -121,17 +121,28 @@ class Servers:
         Raises:
             LinkLost: It cannot be read.
         """
-        if server.token_file is not None:
-            try:
-                with Path(server.token_file).expanduser().open("rb") as file:
-                    found = file.read(_LONGEST_TOKEN).decode("ascii").strip()
-            except (OSError, UnicodeDecodeError):
-                raise LinkLost(f"its token file {server.token_file} cannot be read") from None
-        elif server.token_env is not None:
-            found = os.environ.get(server.token_env, "").strip()
-        else:
-            return None
-        if not found or not found.isprintable():
-            raise LinkLost("its token is missing; set it where `token_env` or `token_file` says")
-        self._redactor.learn([found])
+        found = read_token(server)
+        if found is not None:
+            self._redactor.learn([found])
         return found
+
+
+def read_token(server: McpServer) -> str | None:
+    """The bearer token for the address of a server; None: it needs none.
+
+    Raises:
+        LinkLost: It cannot be read.
+    """
+    if server.token_file is not None:
+        try:
+            with Path(server.token_file).expanduser().open("rb") as file:
+                found = file.read(_LONGEST_TOKEN).decode("ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            raise LinkLost(f"its token file {server.token_file} cannot be read") from None
+    elif server.token_env is not None:
+        found = os.environ.get(server.token_env, "").strip()
+    else:
+        return None
+    if not found or not found.isprintable():
+        raise LinkLost("its token is missing; set it where `token_env` or `token_file` says")
+    return found

@@ -52,6 +52,7 @@ __all__ = [
     "frozen_in",
     "newest",
     "outcome_of",
+    "report_draft",
     "spent",
     "verdict_of",
 ]
@@ -220,8 +221,6 @@ class Session(SessionBase):
         ended: Whether its end is in the store; what it does then is to tidy up.
     """
 
-    ends_in = PREPARE
-    """The phase of the entries that end a session."""
     cancels_at_once = True
     """Whether a cancellation breaks into a phase, or waits for the next checkpoint."""
 
@@ -250,6 +249,15 @@ class Session(SessionBase):
             VerificationError: The ticket's check cannot be read.
         """
 
+    @property
+    def ends_in(self) -> str:
+        """The phase of the entries that end the session."""
+        return PREPARE
+
+    async def canceled_report(self) -> ClosureReport | None:
+        """What is to be said of a session that a person ends; None: nothing can be."""
+        return None
+
     def post(self) -> None:
         """There may be a message from a person; the phase that runs looks at its next good moment."""
         self.mail = True
@@ -261,8 +269,9 @@ class Session(SessionBase):
         journal = await self.open_journal()
         if self.gateway is not None:
             await self.gateway.recover()
+        report = None if self.find(EntryKind.REPORT) else await self.canceled_report()
         ended = Draft(EntryKind.SESSION_END, why, why, phase=self.ends_in, meta={"status": "canceled"})
-        await journal.append(ended)
+        await journal.append(*([report_draft(report, self.ends_in)] if report else []), ended)
         return await self.finish(TicketStatus.CANCELED, Reason.BY_HAND, why, "canceled")
 
     async def fail(self, reason: Reason, why: str) -> TicketStatus:
@@ -318,6 +327,11 @@ class Session(SessionBase):
     def watch_s(self) -> float:
         """Seconds for which the same violation reopens the ticket."""
         return 0.0
+
+
+def report_draft(report: ClosureReport, phase: str | None = None) -> Draft:
+    """The entry with a closure report."""
+    return Draft(EntryKind.REPORT, clip(report.headline), report.markdown(), body=report.to_dict(), phase=phase)
 
 
 def newest(entries: list[Entry], kind: EntryKind, phase: str | None = None) -> Entry | None:

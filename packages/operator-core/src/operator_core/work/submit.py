@@ -198,7 +198,7 @@ async def prepare_task(
 
 def _prompt(prompt: str) -> str:
     if not prompt.strip():
-        raise ConfigError("The prompt must say what is to be done; see `operator submit --help`.")
+        raise ConfigError("The prompt must say what is to be done.")
     if len(prompt) > MAX_PROMPT:
         raise ConfigError(
             f"The prompt has {len(prompt)} characters, and {MAX_PROMPT} is the most; put the details into a file of "
@@ -223,7 +223,7 @@ def usable_check(command: str) -> str:
 
     shown = clip(" ".join(printable(command).split()), 80)
     if not command.strip():
-        raise ConfigError("A check must be a command; see `operator submit --help`.")
+        raise ConfigError("A check must be a command that ends with 0 when the work is right.")
     if len(command) > _MAX_WORDS or not is_text(command):
         raise ConfigError(f"The check `{shown}` is too long or is no text; put it into a script and give that one.")
     if why := why_it_cannot_fail(command):
@@ -249,7 +249,7 @@ def _hosts(hosts: Sequence[str], network: str, settings: Settings) -> tuple[str,
         raise ConfigError(f"Hosts can be allowed with the network `allowlist` only, not with `{network}`.")
     others = settings.sandbox.allow_hosts or any(credential.hosts for credential in settings.credential)
     if network == "allowlist" and not hosts and not others:
-        raise ConfigError("The network `allowlist` needs a host; name it with `--allow-host`.")
+        raise ConfigError("The network `allowlist` needs a host; name at least one that the task may reach.")
     return tuple(rule.text for rule in Rules.parse(hosts).rules)
 
 

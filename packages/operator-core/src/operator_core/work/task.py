@@ -49,6 +49,7 @@ from operator_core.work.session import (
     Session,
     SessionTools,
     frozen_in,
+    report_draft,
 )
 
 __all__ = ["TaskSession"]
@@ -76,7 +77,6 @@ class _Parked(Exception):
 class TaskSession(Session):
     """See the module."""
 
-    ends_in = DELIVER
     cancels_at_once = False
 
     def __init__(self, tools: SessionTools, claim: Claim) -> None:
@@ -124,12 +124,23 @@ class TaskSession(Session):
             raise
         except _Canceled:
             status = await self.abandon(CANCELED)
-            report = self._report(Outcome(OutcomeKind.CANCELED, CANCELED), None)
+            report = self._report(Outcome(OutcomeKind.CANCELED, ""), None)
             return await self._conclusion(status, Reason.BY_HAND, report, CANCELED)
 
+    @property
+    def ends_in(self) -> str:
+        return DELIVER
+
     async def abandon(self, why: str) -> TicketStatus:
-        await self._export("canceled", CANCELED, None)
+        await self._export("canceled", CANCELED, await self.canceled_report())
         return await super().abandon(why)
+
+    async def canceled_report(self) -> ClosureReport | None:
+        await self._locate()
+        if self.folder is None or self.spec is None:
+            return None
+        await self.refresh()
+        return self._report(Outcome(OutcomeKind.CANCELED, ""), None)
 
     async def fail(self, reason: Reason, why: str) -> TicketStatus:
         await self._export("failed", f"Error: {why}", None)
@@ -342,7 +353,7 @@ class TaskSession(Session):
             self._enter(DELIVER)
             journal = await self.open_journal()
             await journal.append(
-                Draft(EntryKind.REPORT, clip(report.headline), report.markdown(), body=report.to_dict()),
+                report_draft(report),
                 Draft(EntryKind.SESSION_END, f"{session_status}: {reason.value}", meta={"status": session_status}),
             )
             await self.refresh()
@@ -447,12 +458,16 @@ class TaskSession(Session):
         )
         return Conclusion(status, reason, report, result)
 
-    async def _export(self, terminal: str, text: str, report: ClosureReport | None) -> None:
+    async def _locate(self) -> None:
+        """Find the folder, also of a session that ends before it has come so far."""
         if self.folder is None:
             with contextlib.suppress(VerificationError):  # then it has no name, and so no folder
                 self.spec = frozen_in(self.ticket, TaskSpec)
                 await self.open_journal()
                 self.folder = await locate(self.tools, self.ticket, self.spec, self.session_id)
+
+    async def _export(self, terminal: str, text: str, report: ClosureReport | None) -> None:
+        await self._locate()
         if self.folder is not None and self.spec is not None:
             entries = await self.refresh()
             await write_files(self.tools, self.ticket, self.spec, self.folder, entries, report, terminal, text)

@@ -60,7 +60,8 @@ def label(entry: Entry) -> str | None:
     """What kind of entry it is; None: others say what it says."""
     match entry.entry_type:
         case "reasoning":
-            return "[Claude]"
+            by = (entry.meta or {}).get("by")
+            return f"[{printable(by)}]" if isinstance(by, str) else "[Claude]"
         case "tool_call":
             return f"[Tool Call: {printable(entry.tool_name or '?')}]"
         case "tool_result" if entry.exit_code is not None:

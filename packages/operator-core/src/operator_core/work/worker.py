@@ -35,6 +35,8 @@ from operator_core.monitor.recheck import Recheck
 from operator_core.work.boxes import learn_credentials
 from operator_core.work.closing import export_closed
 from operator_core.work.incident import IncidentSession
+from operator_core.work.left_behind import close_left_behind
+from operator_core.work.looker import Looker
 from operator_core.work.session import Conclusion, LookWithChecker, Session, SessionTools
 from operator_core.work.sources import attach_sources, look_everywhere, work_beside
 from operator_core.work.state import StateFolder
@@ -129,6 +131,8 @@ class Worker:
             self._say,
             look_with_checker,
         )
+        self._looker = Looker(self._tools, self.id, self._about)
+        self._looked_last = False
 
     async def run(self, stop: asyncio.Event, *, until_idle: bool = False) -> None:
         """Work until ``stop`` is set (or, with ``until_idle``, until nothing is left to do).
@@ -149,7 +153,8 @@ class Worker:
             async with Wakeup(self.database) as wakeup:
                 while not stop.is_set() and not self._quit.is_set():
                     claimed = await self._claim()
-                    if until_idle and not claimed and not self._jobs and not await self._anything_left():
+                    idle = not claimed and not self._jobs and not self._looker.tasks
+                    if until_idle and idle and not await self._anything_left():
                         break
                     if not claimed:
                         await self._wait(wakeup, stop)
@@ -165,6 +170,7 @@ class Worker:
 
     async def _tidy(self) -> None:
         """Remove what sessions left here whose worker died after their end, or that ended without one."""
+        await close_left_behind(self.audit, self._state)
         mine = {job.session.session_id for job in self._jobs.values()}
         for name in set(await asyncio.to_thread(self._state.names)) - mine:
             # A folder of another database may be among them: only what is known to have ended goes.
@@ -176,14 +182,20 @@ class Worker:
     # ---- claiming
 
     async def _claim(self) -> bool:
-        free = self.settings.worker.concurrency - len(self._jobs)
+        free = self.settings.worker.concurrency - len(self._jobs) - len(self._looker.tasks)
         name = self.settings.worker.name
         try:
             if free <= 0:
                 await self.queue.queue_busy(name)
                 return False
-            await self.queue.promote(name, free, worker=self.id)
-            claims = await self.queue.claim(self.id, free, name)
+            # In turn with tickets, so that neither a crowd of these nor one of those is in the way of the other.
+            first = not self._looked_last
+            looked = first and await self._looker.take()
+            await self.queue.promote(name, free - looked, worker=self.id)
+            claims = await self.queue.claim(self.id, free - looked, name) if free > looked else []
+            if not claims and not first:
+                looked = await self._looker.take()
+            self._looked_last = looked
         except Fenced:
             self._die()
         except StoreError as error:
@@ -194,14 +206,14 @@ class Worker:
             session = self._session(claim)
             task = asyncio.create_task(self._run_one(claim, session), name=f"ticket-{claim.ticket_id}")
             self._jobs[claim.ticket_id, claim.fence] = _Job(claim, session, task, wake=claim.wake)
-        return bool(claims)
+        return bool(claims) or looked
 
     async def _wait(self, wakeup: Wakeup, stop: asyncio.Event) -> None:
         """Until work may be there, a session ended, or it is time to stop; the poll is the fallback."""
         waits: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait()), asyncio.create_task(self._quit.wait())]
         poll = self.settings.worker.poll_s / self.clock.rate
         waits.append(asyncio.create_task(wakeup.wait(poll)))
-        running = [job.task for job in self._jobs.values()]
+        running = [*(job.task for job in self._jobs.values()), *self._looker.tasks]
         await asyncio.wait([*waits, *running], return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
@@ -209,7 +221,7 @@ class Worker:
 
     async def _anything_left(self) -> bool:
         name = self.settings.worker.name
-        if await self.database.fetch(_LEFT, name=name):
+        if await self.database.fetch(_LEFT, name=name) or await self._looker.left():
             return True
         # Looked for again at the end: a ticket that others opened meanwhile is none that `more` has found.
         return self._more is not None and (await self._more() or bool(await self.database.fetch(_LEFT, name=name)))
@@ -217,9 +229,18 @@ class Worker:
     # ---- one session
 
     def _session(self, claim: Claim) -> Session:
-        if claim.ticket.kind is TicketKind.TASK:
-            return TaskSession(self._tools, claim)
-        return IncidentSession(self._tools, claim)
+        tools = self._tools._replace(say=self._about(claim.ticket_id))
+        return TaskSession(tools, claim) if claim.ticket.kind is TicketKind.TASK else IncidentSession(tools, claim)
+
+    def _about(self, ticket_id: int) -> Say:
+        """Prints lines of one session; where several work at once, each says of which ticket it is."""
+        if self.settings.worker.concurrency == 1:
+            return self._say
+
+        def say(text: str) -> None:
+            self._say("\n".join(f"#{ticket_id} {line}" if line else line for line in text.split("\n")))
+
+        return say
 
     async def _run_one(self, claim: Claim, session: Session) -> None:
         key = (claim.ticket_id, claim.fence)
@@ -229,7 +250,7 @@ class Worker:
             self._say(f"Ticket #{claim.ticket_id} belongs to another worker now; this one stops working on it.")
         except StoreError as error:
             # Nothing is lost: the journal is durable up to here, and the lease passes the ticket on.
-            self._say(f"Error processing ticket: {error}")
+            self._about(claim.ticket_id)(f"Error processing ticket: {error}")
         finally:
             self._jobs.pop(key, None)
 
@@ -268,7 +289,7 @@ class Worker:
         except StoreError:
             raise
         except Exception as error:
-            self._say(f"Error processing ticket: {error}")
+            self._about(claim.ticket_id)(f"Error processing ticket: {error}")
             sentence = str(error) if isinstance(error, OperatorError) else f"{type(error).__name__}: {error}"
             status, summary = await session.fail(Reason.ERROR, sentence), sentence
         self._say(f"\nTicket #{ticket.id} -> {status}\nSummary: {summary}\n")
@@ -311,6 +332,7 @@ class Worker:
             try:
                 await self.queue.reap()
                 await self._reconcile(await self.queue.owned(self.id))
+                await self._looker.sweep()
                 if real_clock.monotonic() - tidied > lease:  # what was canceled while it waited for a person
                     await self._tidy()
                     tidied = real_clock.monotonic()
@@ -360,11 +382,13 @@ class Worker:
         jobs = list(self._jobs.values())
         for job in jobs:
             job.session.stopping.set()
+        looks = asyncio.ensure_future(self._looker.leave(_GRACE_S))
         if jobs:
             _, late = await asyncio.wait([job.task for job in jobs], timeout=_GRACE_S)
             for task in late:
                 task.cancel()
             await asyncio.gather(*(job.task for job in jobs), return_exceptions=True)
+        await looks
 
     def _complain(self, error: StoreError) -> None:
         """Say what is wrong with the store, once for each trouble; the work goes on when it is over."""

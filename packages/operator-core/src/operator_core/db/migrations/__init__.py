@@ -15,6 +15,7 @@ __all__ = ["alembic_config", "upgrade"]
 
 # Any number; all processes of one database must use the same one.
 _ADVISORY_LOCK = 6_021_023
+_PATIENCE_MS = 600_000
 
 
 def alembic_config() -> Config:
@@ -36,7 +37,10 @@ def upgrade(connection: Connection) -> None:
     from alembic.util.exc import CommandError
 
     if connection.dialect.name == "postgresql":
+        # Another process that does it needs its time; what holds the tables afterwards is waited for as always.
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_PATIENCE_MS}")
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
+        connection.exec_driver_sql("SET LOCAL lock_timeout TO DEFAULT")
     config = alembic_config()
     config.attributes["connection"] = connection
     try:

@@ -42,15 +42,15 @@ async def find_source(
         ConfigError: They name nothing that can be used.
     """
     if ref is not None and (not ref.strip() or ref.startswith("-") or not ref.isprintable()):
-        raise ConfigError(f"{clip(printable(ref), 80)!r} names no branch, tag or commit; check --ref.")
+        raise ConfigError(f"{clip(printable(ref), 80)!r} names no branch, tag or commit; name another one.")
     if repo is None:
         if ref is not None:
-            raise ConfigError("--ref names a commit of a repository; give the repository too, with --repo.")
+            raise ConfigError("A branch, tag or commit is one of a repository; name the repository too.")
         return Source()
     location = os.fspath(repo)
     shown = clip(printable(audit.database.redactor.text(location)), 160)
     if not location.strip() or location.startswith("-") or _HELPER.match(location) or not is_text(location):
-        raise ConfigError(f"{shown!r} is neither a folder nor the address of a repository; check --repo.")
+        raise ConfigError(f"{shown!r} is neither a folder nor the address of a repository; name another one.")
     if audit.database.redactor.text(location) != location:
         raise ConfigError(
             f"The address {shown} contains a password, which would be stored; leave it out and let git ask elsewhere."
@@ -59,12 +59,14 @@ async def find_source(
         return await _remote(location, shown, ref)
     path = Path(location).expanduser().absolute()
     if not path.is_dir():
-        raise ConfigError(f"There is no folder {shown}; check --repo.")
+        raise ConfigError(f"There is no folder {shown}; name another one to begin with.")
     path = path.resolve()
     if await _is_repository(path, shown):
         return await _local(path, shown, ref, warn)
     if ref is not None:
-        raise ConfigError(f"{shown} is not the top of a git repository, so it has no {ref!r}; leave --ref out.")
+        raise ConfigError(
+            f"{shown} is not the top of a git repository, so it has no {ref!r}; leave the branch, tag or commit out."
+        )
     archive = aside / "folder.tar"
     left_out = await asyncio.to_thread(pack_folder, path, archive, without=_of_ours(settings, audit.database))
     if left_out:
@@ -101,7 +103,9 @@ async def _is_repository(path: Path, shown: str) -> bool:
     except SourceError as error:
         if "not a git repository" in str(error):
             return False
-        raise ConfigError(f"The repository {shown} cannot be used ({_clause(error)}); check --repo.") from None
+        raise ConfigError(
+            f"The repository {shown} cannot be used ({_clause(error)}); mend it or name another one."
+        ) from None
 
 
 async def _local(path: Path, shown: str, ref: str | None, warn: Warn) -> Source:
@@ -111,7 +115,7 @@ async def _local(path: Path, shown: str, ref: str | None, warn: Warn) -> Source:
         )
     except SourceError:
         if ref is not None:
-            raise ConfigError(f"The repository {shown} has no {ref!r}; check --ref.") from None
+            raise ConfigError(f"The repository {shown} has no {ref!r}; name another branch, tag or commit.") from None
         commit = None  # nothing was committed yet
     if await git(path, "rev-parse", "--is-bare-repository") == "false":
         changed = (await git(path, "status", "--porcelain", "--untracked-files=normal")).splitlines()
@@ -127,14 +131,14 @@ async def _remote(location: str, shown: str, ref: str | None) -> Source:
     try:
         listed = await git(Path("/"), "ls-remote", "--", location, *names, timeout=_LS_REMOTE_S)
     except SourceError as error:
-        raise ConfigError(f"The repository {shown} cannot be reached ({_clause(error)}); check --repo.") from None
+        raise ConfigError(f"The repository {shown} cannot be reached ({_clause(error)}); check its address.") from None
     found: dict[str, str] = {}
     for line in listed.splitlines():
         commit, _, name = line.partition("\t")
         found[name] = commit
     newest = next((found[name] for name in names if name in found), None)
     if newest is None and ref is not None:
-        raise ConfigError(f"The repository {shown} has no branch or tag {ref!r}; check --ref.")
+        raise ConfigError(f"The repository {shown} has no branch or tag {ref!r}; name another one.")
     return Source(kind="git", location=location, ref=ref, commit=newest)
 
 
