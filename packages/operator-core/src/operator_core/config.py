@@ -10,6 +10,7 @@ name is the section and whose object is its model. Such a model may name variabl
 from __future__ import annotations
 
 import os
+import re
 import socket
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from operator_core.errors import ConfigError
 from operator_core.model.approval import ApprovalRule
@@ -78,6 +79,7 @@ LISTS = ("credential", "intake", "mcp_server", "subject")
 """Sections that are lists of tables: no variable can name one of them."""
 
 # Ids of the seed documents that are retired or never existed, and what replaces them.
+_ADDRESS = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[^\s/?#@:\[\]]+)(:[0-9]{1,5})?(?P<path>/[^?#]*)?")
 _RETIRED_MODELS = {
     "claude-opus-4-20250514": "claude-opus-5-5",
     "claude-haiku-4-5-20250929": "claude-haiku-4-5",
@@ -85,7 +87,7 @@ _RETIRED_MODELS = {
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Extension(_Section):
@@ -366,14 +368,29 @@ class WebSettings(_Section):
     """Address to listen on. Behind anything but loopback put a server that speaks TLS in front of it."""
     port: int = Field(default=8642, ge=0, le=65535)
     """Port to listen on; 0: any free one."""
-    public_url: str | None = Field(default=None, pattern=r"^https?://[^/?#]+(/[^?#]*)?$")
-    """How people reach it, for the links in notifications and for cookies. None: the address it listens on."""
+    public_url: str | None = None
+    """How people reach it, for the links in notifications and for cookies; without a path. None: where it listens."""
     hosts: tuple[str, ...] = ()
     """Further names by which requests come, e.g. of this machine for webhooks; others are refused."""
     login_hours: float = Field(default=12.0, gt=0, le=24 * 90)
     """A browser must sign in again after so many hours."""
     max_body_bytes: int = Field(default=2 << 20, ge=1 << 10)
     """A longer request is refused."""
+    streams_per_token: int = Field(default=100, ge=1, le=1000)
+    """One token may have so many live streams open; a page that somebody looks at has one."""
+
+    @field_validator("public_url")
+    @classmethod
+    def _of_a_host(cls, value: str | None) -> str | None:
+        found = None if value is None else _ADDRESS.fullmatch(value)
+        if value is not None and found is None:
+            raise ValueError("it must be an address as https://operator.example.com")
+        if found is not None and found["path"] not in (None, "/"):
+            path = found["path"][:60]
+            raise ValueError(
+                f"Operator cannot be served below the path {path!r}; give it a host name or port of its own"
+            )
+        return value
 
 
 class ApprovalSettings(_Section):

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from operator_core.agent_lab.budget import Budget
 from operator_core.agent_lab.context import ContextManager
 from operator_core.agent_lab.gateway import Say, ToolGateway
+from operator_core.agent_lab.halves import mend_reply
 from operator_core.agent_lab.history import Conversation
+from operator_core.agent_lab.naming import by_whom, shown_model, speaker
 from operator_core.agent_lab.profiles import Profile
 from operator_core.agent_lab.resting import Stopping
 from operator_core.agent_lab.summaries import Summarizer, summarize_text
@@ -67,6 +69,7 @@ class AgentRun:
     cut_offs: int = 0
     context: ContextManager | None = None
     pace: Pace | None = None
+    _mended: bool = False
 
     @property
     def max_tokens(self) -> int:
@@ -91,7 +94,8 @@ class AgentRun:
     def interrupted(self) -> bool:
         """Whether a run of requests has to end, because there is something to do before the next."""
         pressed = self.context is not None and self.context.due(self)
-        return pressed or (self.pace is not None and self.pace.due(self))
+        # The runner keeps what it received; a new one begins with what the journal has.
+        return pressed or self._mended or (self.pace is not None and self.pace.due(self))
 
     async def shortened(self, error: BaseException) -> bool:
         """A request failed: whether the same one, shortened, can be tried at once."""
@@ -113,17 +117,23 @@ class AgentRun:
 
     async def reply(self, message: Any) -> None:
         """The reply, its texts and the intents of its calls become durable in one write, before any tool runs."""
+        mended = mend_reply(message)
+        self.gateway.altered, self._mended = mended.calls, mended.characters > 0
         usage = self.budget.charge(self.model.model, message.usage)
         self.budget.turns += 1
         content = message.to_dict(mode="json")["content"]
-        meta = {"usage": usage._asdict(), "stop_reason": message.stop_reason, "model": message.model}
+        shown, who = shown_model(self.model, message.model), speaker(self.model, message.model)
+        meta = {"usage": usage._asdict(), "stop_reason": message.stop_reason, "model": shown}
+        if mended.characters:
+            meta["replaced"] = mended.characters
+            self.say(f"[Note] {mended.characters} character(s) of this reply were no text and were replaced.")
         body = {"role": "assistant", "content": content}
         drafts = [Draft(EntryKind.MESSAGE, f"reply, {message.stop_reason}", body=body, meta=meta)]
         for block in content:
             if block["type"] == "text" and block["text"].strip():
                 summary = summarize_text(self.gateway.clean(block["text"]))
-                drafts.append(Draft(EntryKind.REASONING, summary, block["text"]))
-                self.say(f"[Claude] {summary}")
+                drafts.append(Draft(EntryKind.REASONING, summary, block["text"], meta=by_whom(who)))
+                self.say(f"[{who}] {summary}")
             elif block["type"] == "tool_use" and message.stop_reason == "tool_use":
                 intent = self.gateway.intent(block)
                 drafts.append(intent)

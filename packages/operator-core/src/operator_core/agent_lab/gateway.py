@@ -106,6 +106,7 @@ class ToolGateway:
         timeout_s: Default limit of a command.
 
     Attributes:
+        altered: Ids of the calls of the present reply whose arguments are not what the model wrote.
         guard: Asked about every call; None: all are allowed.
         waiting: Why no further call starts: a person is asked about one; None: nobody is.
     """
@@ -125,6 +126,7 @@ class ToolGateway:
         self.sandbox = sandbox
         self.conversation = conversation
         self.failure: OperatorError | None = None
+        self.altered: frozenset[str] = frozenset()
         self.guard: CallGuard | None = None
         self.waiting: AwaitingApproval | None = None
         self.mail = False

@@ -17,5 +17,9 @@ class AwaitingApproval(Stopping):
     """
 
     def __init__(self, approval: str, what: str) -> None:
-        super().__init__(f"A person is asked to approve {what}; answer with `operator approvals list`.")
+        word = approval[:8]
+        super().__init__(
+            f"A person is asked to approve {what}; answer with `operator approvals approve {word}` or `operator "
+            f"approvals deny {word} --note TEXT`."
+        )
         self.approval = approval

@@ -20,6 +20,11 @@ __all__ = ["Blocks", "JournaledTool", "make_tools", "run_tools"]
 # The runner logs a traceback for every exception of a tool; ours are journaled and told to the model already.
 logging.getLogger("anthropic.lib.tools").setLevel(logging.CRITICAL)
 
+_ALTERED = (
+    "not executed: its arguments had half of a surrogate pair, which is no character; it is shown as \ufffd now. Make "
+    "the call again with whole characters."
+)
+
 
 class JournaledTool(BetaAsyncFunctionTool[Any]):
     """A tool whose calls go through the gateway, with the id of the block that asked for them."""
@@ -90,6 +95,8 @@ def make_tools(gateway: ToolGateway, blocks: Blocks, profile: Profile) -> list[J
 
     def working(tool: Tool) -> Callable[[str, dict[str, Any]], Awaitable[Any]]:
         async def run(tool_use_id: str, arguments: dict[str, Any]) -> str:
+            if tool_use_id in gateway.altered:
+                raise ToolRefused(_ALTERED)
             await gateway.admit(tool_use_id, tool.schema.name, arguments)
             return await tool.run(gateway, tool_use_id, arguments)
 

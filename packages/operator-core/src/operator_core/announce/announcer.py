@@ -8,9 +8,8 @@ from datetime import datetime, timedelta
 
 from operator_core import clock
 from operator_core.announce.delivery import Delivery
-from operator_core.announce.digest import make_digest
 from operator_core.announce.projection import CHANNELS, Projection
-from operator_core.announce.words import LinkOf
+from operator_core.api.digest import make_digest
 from operator_core.config import Settings
 from operator_core.db.engine import Database
 from operator_core.errors import StoreError
@@ -34,7 +33,6 @@ class Announcer:
         settings: Channels, rules and the digest.
         database: An open store.
         base_url: How people reach the console, for links; see :func:`operator_core.announce.delivery.base_url_of`.
-        link_of: The signed link that answers a question for approval; None: that of this installation.
         say: Prints one line for a person.
         lease_s: After the death of this process another one waits for so long before it carries its letters.
         look_s: Time between two looks at the ledger.
@@ -46,7 +44,6 @@ class Announcer:
         database: Database,
         *,
         base_url: str | None = None,
-        link_of: LinkOf | None = None,
         say: Callable[[str], None] = lambda line: None,
         lease_s: float = 60.0,
         look_s: float = _LOOK_S,
@@ -59,7 +56,7 @@ class Announcer:
         self._digested: datetime | None = None
         self._complaint = ""
         self._projection = Projection(notify, database) if notify.rule else None
-        delivery = Delivery(settings, database, base_url=base_url, link_of=link_of)
+        delivery = Delivery(settings, database, base_url=base_url)
         # A channel that hangs takes one place, so that each has one.
         at_once = max(_AT_LEAST_AT_ONCE, len(notify.channel))
         self._courier = Courier(database, delivery, CHANNELS, at_once=at_once, lease_s=lease_s, say=say)

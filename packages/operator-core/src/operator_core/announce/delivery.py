@@ -10,18 +10,18 @@ from pydantic import ValidationError
 
 from operator_core import __version__, clock
 from operator_core.announce.by_apprise import send
-from operator_core.announce.digest import Digest
 from operator_core.announce.digest_words import digest_words
 from operator_core.announce.news import News
 from operator_core.announce.projection import CHANNELS
 from operator_core.announce.secret import access_of
 from operator_core.announce.webhook import post
-from operator_core.announce.words import LinkOf, Words, address, crowd_words, ticket_words
+from operator_core.announce.words import Words, address, crowd_words, ticket_words
 from operator_core.api.approval_links import ApprovalLinks
 from operator_core.config import Settings
 from operator_core.db.approvals import Approvals
 from operator_core.db.engine import Database
 from operator_core.errors import ConfigError, NotFound
+from operator_core.model.digest import Digest
 from operator_core.model.notification import Channel
 from operator_core.notify.outbox import Delivered, Later, Letter, Never, Outcome
 
@@ -44,23 +44,13 @@ class Delivery:
         settings: Channels.
         database: An open store.
         base_url: How people reach the console; None: messages have no links.
-        link_of: The signed link that answers a question for approval; for channels with ``approval_links`` alone.
-            None: that of this installation.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        database: Database,
-        *,
-        base_url: str | None = None,
-        link_of: LinkOf | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, database: Database, *, base_url: str | None = None) -> None:
         self._settings = settings
         self._channels = {channel.name: channel for channel in settings.notify.channel}
         self._database = database
         self._base = base_url
-        self._link_of = link_of
 
     async def __call__(self, letter: Letter) -> Outcome:
         """Carry one letter out; it may arrive twice, when an earlier attempt broke off."""
@@ -88,11 +78,11 @@ class Delivery:
         if not await self._still_matters(letter):
             return Delivered()
         access = access_of(channel, self._database.redactor)
-        link_of = self._links() if channel.approval_links else _no_link
+        link = await self._link(channel, letter)
         try:
             if channel.kind == "webhook":
-                return await post(access.url, access.key, str(letter.body["id"]), self._message(letter, link_of))
-            return await send(access.url, self._words(letter, link_of))
+                return await post(access.url, access.key, str(letter.body["id"]), self._message(letter, link))
+            return await send(access.url, self._words(letter, link))
         except (ValidationError, KeyError, ValueError) as error:
             return Never(f"another version of Operator wrote it ({type(error).__name__})")
 
@@ -106,18 +96,17 @@ class Delivery:
         except NotFound:
             return False
 
-    def _links(self) -> LinkOf:
-        """Made once they are needed, because they need the key of the installation."""
-        if self._link_of is None:
-            if self._base is None:
-                return _no_link
-            self._link_of = ApprovalLinks.of(self._settings, self._database, self._base).url
-        return self._link_of
+    async def _link(self, channel: Channel, letter: Letter) -> str | None:
+        """A link that answers the question of the letter; of each attempt its own, because none is kept."""
+        approval = letter.body.get("approval_id") if letter.kind == "ticket" else None
+        if approval is None or self._base is None or not channel.approval_links:
+            return None
+        return await ApprovalLinks(self._database).make(str(approval), self._base, channel.name)
 
-    def _words(self, letter: Letter, link_of: LinkOf) -> Words:
+    def _words(self, letter: Letter, link: str | None) -> Words:
         match letter.kind:
             case "ticket":
-                return ticket_words(News.of(letter.body), self._base, link_of)
+                return ticket_words(News.of(letter.body), self._base, link)
             case "crowd":
                 return crowd_words(letter.body, self._base)
             case "digest":
@@ -126,7 +115,7 @@ class Delivery:
                 return Words("Operator: a test", f"This channel works.\n{self._base or ''}".strip())
         raise ValueError(letter.kind)
 
-    def _message(self, letter: Letter, link_of: LinkOf) -> dict[str, Any]:
+    def _message(self, letter: Letter, link: str | None) -> dict[str, Any]:
         """What a program is told; its texts are exact, and as little to be trusted."""
         message: dict[str, Any] = {"type": letter.kind, "sender": f"operator/{__version__}", "sent_at": clock.iso()}
         match letter.kind:
@@ -134,17 +123,13 @@ class Delivery:
                 news = News.of(letter.body)
                 data = news.to_json()
                 data["url"] = address(self._base, news.ticket_id) if self._base else None
-                data["approval_url"] = link_of(news.approval_id) if news.approval_id else None
+                data["approval_url"] = link
                 return {**message, "type": f"ticket.{news.state.value}", "ticket": data}
             case "digest":
                 return {**message, "digest": Digest.of(letter.body["digest"]).model_dump(mode="json")}
             case "test":
                 return message
         raise ValueError(letter.kind)
-
-
-def _no_link(approval: str) -> None:
-    return None
 
 
 def _too_old(letter: Letter, channel: Channel) -> bool:

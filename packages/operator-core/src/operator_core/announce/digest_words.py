@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from operator_core.announce.digest import Digest, Line
 from operator_core.announce.neutral import neutral
 from operator_core.announce.words import Words, address
+from operator_core.model.digest import Digest, Line
 
 __all__ = ["digest_words"]
 

@@ -26,7 +26,7 @@ from operator_core.db.schema import agent_log_entries, cursors, ledger, ledger_h
 from operator_core.failpoints import reach
 from operator_core.model.entry import EntryKind
 from operator_core.model.notification import Channel
-from operator_core.model.ticket import Reason, TicketKind, TicketStatus
+from operator_core.model.ticket import Reason, TicketKind, TicketStatus, plain_diagnosis
 from operator_core.notify.outbox import put
 from operator_core.text import clip
 
@@ -163,7 +163,7 @@ class Projection:
                 return news
             return news.model_copy(update={"why": await self._said(news.session_id, EntryKind.OUTCOME)})
         if news.state in (TicketStatus.ESCALATED, TicketStatus.RESOLVED):
-            why = await self._said(news.session_id, EntryKind.REPORT, headline=True) or diagnosis
+            why = await self._said(news.session_id, EntryKind.REPORT, headline=True) or plain_diagnosis(diagnosis)
             return news.model_copy(update={"why": why})
         return news
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from operator_core import clock
 from operator_core.announce.neutral import neutral
 from operator_core.announce.news import News
+from operator_core.api.telling import telling_labels
 from operator_core.model.ticket import Reason, TicketStatus
 
-__all__ = ["LinkOf", "Words", "address", "crowd_words", "ticket_words"]
-
-LinkOf = Callable[[str], str | None]
-"""The signed link that answers a question for approval, by its id; None: there is none."""
+__all__ = ["Words", "address", "crowd_words", "ticket_words"]
 
 _LATE = timedelta(minutes=15)
+_LABELS = 8
+_NEEDS_SOMEBODY = (TicketStatus.WAITING_FOR_INPUT, TicketStatus.ESCALATED)
 
 _RESOLVED = {Reason.VERIFIED.value: "resolved, and proved", Reason.BY_HAND.value: "resolved by hand"}
 _OPEN = {
@@ -49,15 +49,17 @@ class Words(NamedTuple):
     body: str
 
 
-def ticket_words(news: News, base: str | None, link_of: LinkOf = lambda approval: None) -> Words:
+def ticket_words(news: News, base: str | None, link: str | None = None) -> Words:
     """A message about one change.
 
     Args:
         base: How people reach the console; None: no link.
-        link_of: Of a question for approval.
+        link: Answers the question for approval that it is about.
     """
     severity = f"[{neutral(news.severity, 20)}] " if news.kind == "incident" else ""
     lines = [neutral(news.message)]
+    if news.labels and news.state in _NEEDS_SOMEBODY:
+        lines.append(_labels(news))
     if news.why and (why := neutral(news.why)) != lines[0]:
         lines.append(f"{_why_is(news)}: {why}")
     if news.reason == Reason.BY_HAND and news.actor:
@@ -66,7 +68,7 @@ def ticket_words(news: News, base: str | None, link_of: LinkOf = lambda approval
         lines.append(f"This was at {news.at:%Y-%m-%d %H:%M} UTC; it may be different now.")
     if base:
         lines.append(address(base, news.ticket_id))
-    if news.approval_id and (link := link_of(news.approval_id)):
+    if news.approval_id and link:
         lines.append(f"Allow or deny it: {link}")
     title = f"{severity}#{news.ticket_id} {neutral(news.name, 80)}: {happened(news)}"
     return Words(title, "\n".join(line for line in lines if line))
@@ -123,6 +125,14 @@ _STATES = {
     TicketStatus.ESCALATED: "escalated",
     TicketStatus.CANCELED: "canceled",
 }
+
+
+def _labels(news: News) -> str:
+    """Host, team and the like, which say to whom it matters."""
+    told = telling_labels(news.labels, news.name, news.severity)
+    named = [f"{neutral(name, 40)}={neutral(value, 60)}" for name, value in told[:_LABELS]]
+    more = len(told) - len(named)
+    return ", ".join([*named, f"and {more} more"] if more else named)
 
 
 def _why_is(news: News) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from operator_core.api.models import ApprovalView
+from operator_core.api.models import ApprovalView, TicketBrief
 from operator_core.model.approval import Approval
 from operator_core.redaction import Redactor
 
 __all__ = ["approval_view"]
 
 
-def approval_view(approval: Approval, redactor: Redactor) -> ApprovalView:
-    """One question, with secrets masked in what is shown; the hash is of what will be executed."""
+def approval_view(approval: Approval, redactor: Redactor, ticket: TicketBrief | None = None) -> ApprovalView:
+    """One question, with secrets masked in what is shown; the hash is of what will be executed.
+
+    Args:
+        ticket: What it is about; None: whoever reads it has the ticket already.
+    """
     return ApprovalView(
         id=approval.id,
         ticket_id=approval.ticket_id,
@@ -28,4 +32,5 @@ def approval_view(approval: Approval, redactor: Redactor) -> ApprovalView:
         answered_by=approval.answered_by,
         note=approval.note,
         used_at=approval.used_at,
+        ticket=ticket,
     )

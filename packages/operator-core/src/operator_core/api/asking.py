@@ -12,6 +12,8 @@ from operator_core.model.ticket import TicketKind, TicketStatus
 __all__ = ["known_session", "known_ticket", "limited", "storable", "ticket_filter"]
 
 _SESSION = re.compile(r"[0-9A-Za-z_.:-]{1,100}")
+_QUOTED = re.compile(r'[^\s"=]+="[^"]*"')
+_WORD = re.compile(rf"{_QUOTED.pattern}(?!\S)|\S+")
 _WORDS = 8
 _LONGEST = 200
 
@@ -79,7 +81,8 @@ def ticket_filter(
     Raises:
         ConfigError: One of the arguments is not usable.
     """
-    words = storable("search", search).split()
+    found = _WORD.findall(storable("search", search))
+    words = [word.replace('"', "") if _QUOTED.fullmatch(word) else word for word in found]
     return TicketFilter(
         status=tuple(dict.fromkeys(_one_of("state", state, list(TicketStatus)) for state in status)),
         kind=None if kind is None else _one_of("kind", kind, list(TicketKind)),

@@ -15,13 +15,16 @@ from operator_core import clock
 from operator_core.api.cursor import read_cursor, write_cursor
 from operator_core.api.models import Board as BoardView
 from operator_core.api.models import Page, SessionView, TicketView, WorkerView
+from operator_core.api.staffing import nobody_for, takers
 from operator_core.api.views import NEEDS_ME, ids_in, session_view, spent_of, ticket_view
 from operator_core.db.approvals import Approvals
 from operator_core.db.board import Board, Place, TicketFilter
 from operator_core.db.engine import Database
+from operator_core.db.journal_reading import JournalReading
 from operator_core.db.schema import approvals, monitor_states
 from operator_core.db.usage import UsageTotals
 from operator_core.errors import StoreError
+from operator_core.model.ticket import TicketStatus
 
 __all__ = [
     "count_now",
@@ -85,17 +88,29 @@ async def _counted(database: Database, count: Coroutine[Any, Any, bool], within_
 
 
 async def read_tickets(
-    database: Database, wanted: TicketFilter, *, attention: bool, limit: int, cursor: str | None
+    database: Database,
+    wanted: TicketFilter,
+    *,
+    attention: bool,
+    limit: int,
+    cursor: str | None,
+    within_s: float | None = None,
 ) -> Page[TicketView]:
-    """A page of tickets."""
+    """A page of tickets.
+
+    Args:
+        within_s: Look for about so long; what was not looked at by then is behind the cursor, so that a page may have
+            less than ``limit`` and a cursor all the same. None: as long as it takes.
+    """
     kind = "attention" if attention else "newest"
     after = None if cursor is None else Place(*read_cursor(kind, cursor, 2))
-    places = await Board(database).tickets(wanted, attention=attention, limit=limit + 1, after=after)
+    board = Board(database)
+    places, reached = await board.tickets(wanted, attention=attention, limit=limit + 1, after=after, within_s=within_s)
     shown = places[:limit]
     await count_soon(database)
     items = await ticket_views(database, [place.id for place in shown])
-    more = write_cursor(kind, *shown[-1]) if len(places) > limit else None
-    return Page[TicketView](items=items, next=more)
+    last = shown[-1] if len(places) > limit else reached
+    return Page[TicketView](items=items, next=write_cursor(kind, *last) if last else None)
 
 
 async def ticket_views(database: Database, ids: Sequence[int]) -> list[TicketView]:
@@ -124,22 +139,32 @@ async def session_views(database: Database, rows: Sequence[Row[Any]]) -> list[Se
     """Rows of sessions, each with what it used up to now."""
     await count_now(database, rows)
     spent = await UsageTotals(database).of_sessions([row.session_id for row in rows])
-    return [session_view(row, spent.get(row.session_id)) for row in rows]
+    judges = await JournalReading(database).judged_by([row.session_id for row in rows])
+    return [session_view(row, spent.get(row.session_id), judges.get(row.session_id)) for row in rows]
 
 
 async def read_board(database: Database) -> BoardView:
     """The counts."""
     await count_soon(database)
-    counts = await Board(database).counts()
-    lights = {row.light: row.number for row in await database.fetch(_LIGHTS)}
+    counts, rows, workers, pending, today = await asyncio.gather(
+        Board(database).counts(),
+        database.fetch(_LIGHTS),
+        read_workers(database),
+        Approvals(database).count_pending(),
+        UsageTotals(database).of_day(clock.iso()[:10]),
+    )
+    lights = {row.light: row.number for row in rows}
+    waiting = any(counts.get(state.value) for state in (TicketStatus.OPEN, TicketStatus.QUEUED))
     return BoardView(
         counts=counts,
         needs_me=sum(counts.get(state, 0) for state in NEEDS_ME),
-        approvals=await Approvals(database).count_pending(),
-        workers=sum(worker.alive for worker in await read_workers(database)),
+        approvals=pending,
+        workers=sum(worker.alive for worker in workers),
+        takers=takers(workers),
+        stalled=nobody_for(workers) if waiting else None,
         red=lights.get("red", 0),
         unknown=lights.get("unknown", 0),
-        spent_today=spent_of(await UsageTotals(database).of_day(clock.iso()[:10])),
+        spent_today=spent_of(today),
     )
 
 

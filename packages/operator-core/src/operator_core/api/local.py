@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from operator_core import clock
 from operator_core.api import acts
 from operator_core.api.approving import approval_view
 from operator_core.api.asking import known_session, known_ticket, limited, storable, ticket_filter
+from operator_core.api.briefs import read_briefs
 from operator_core.api.checking import check_chain
 from operator_core.api.costs import read_costs
+from operator_core.api.digest import make_digest
 from operator_core.api.listing import read_board, read_sessions, read_tickets, read_workers
 from operator_core.api.models import (
     ApprovalView,
@@ -36,8 +40,11 @@ from operator_core.db.approvals import Approvals
 from operator_core.db.engine import Database
 from operator_core.db.fleet import set_draining
 from operator_core.db.idempotency import principal_of
+from operator_core.db.second_looks import SecondLooks
 from operator_core.db.tickets import TicketDB
 from operator_core.errors import ConfigError
+from operator_core.model.approval import Approval
+from operator_core.model.digest import Digest
 from operator_core.model.person import Actor
 
 __all__ = ["LocalApi"]
@@ -45,6 +52,7 @@ __all__ = ["LocalApi"]
 _LONGEST_LIST = 500
 _ENTRIES = 1000
 _CHARS = 20_000_000
+_LONGEST_DIGEST = timedelta(days=366)
 _BY = ("ticket", "model", "phase", "day")
 
 
@@ -86,8 +94,14 @@ class LocalApi:
         order: Literal["attention", "newest"] = "newest",
         limit: int = 50,
         cursor: str | None = None,
+        within_s: float | None = None,
     ) -> Page[TicketView]:
-        """A page of at most 500 tickets; see :class:`~operator_core.api.protocol.Api`."""
+        """A page of at most 500 tickets; see :class:`~operator_core.api.protocol.Api`.
+
+        Args:
+            within_s: Look for about so many seconds; then what was not looked at is behind the page's cursor, however
+                few tickets are on it. None: as long as it takes.
+        """
         if order not in ("attention", "newest"):
             raise ConfigError(f"{str(order)[:40]!r} is no order of tickets; choose attention or newest.")
         limited("limit", limit, _LONGEST_LIST)
@@ -97,13 +111,16 @@ class LocalApi:
             if not wanted.status:
                 return Page[TicketView](items=[])
         attention = order == "attention"
-        return await read_tickets(self.database, wanted, attention=attention, limit=limit, cursor=cursor)
+        return await read_tickets(
+            self.database, wanted, attention=attention, limit=limit, cursor=cursor, within_s=within_s
+        )
 
     async def ticket(self, ticket_id: int) -> TicketDetail:
         """One ticket with its story; of a very long one the newest part."""
         known_ticket(ticket_id)
         asked = await Approvals(self.database).listed(pending=False, ticket_id=ticket_id)
-        return await read_ticket(self.database, ticket_id, [self._shown(approval) for approval in asked])
+        shown = [approval_view(approval, self.database.redactor) for approval in asked]
+        return await read_ticket(self.database, ticket_id, shown)
 
     async def report(self, ticket_id: int) -> ReportView:
         """The closure report of a ticket's newest attempt that has one."""
@@ -179,15 +196,23 @@ class LocalApi:
         limited("limit", limit, 1000)
         return await read_costs(self.database, by, days=days, limit=limit)
 
+    async def digest(self, since: datetime) -> Digest:
+        """As :meth:`~operator_core.api.protocol.Api.digest`."""
+        now = clock.now()
+        if since > now:
+            raise ConfigError("The digest begins in the future; give a moment that is over.")
+        return await make_digest(self.database, max(since, now - _LONGEST_DIGEST))
+
     async def approvals(self, *, pending: bool = True, limit: int = 100) -> list[ApprovalView]:
         """Calls that wait for a person; ``pending=False``: also those that were answered."""
         limited("limit", limit, 1000)
-        found = await Approvals(self.database).listed(pending=pending, limit=limit)
-        return [self._shown(approval) for approval in found]
+        return await self._shown(await Approvals(self.database).listed(pending=pending, limit=limit))
 
     async def approval(self, approval_id: str) -> ApprovalView:
         """One call that waits for a person, or did."""
-        return self._shown(await Approvals(self.database).get(storable("id of the approval", approval_id)))
+        found = await Approvals(self.database).get(storable("id of the approval", approval_id))
+        (shown,) = await self._shown([found])
+        return shown
 
     async def audit(self, *, session_id: str | None = None) -> AuditView:
         """Check the whole chain now, or that of one session."""
@@ -256,6 +281,12 @@ class LocalApi:
         await self._tickets.reopen_ticket(known_ticket(ticket_id), actor=str(self.actor))
         return await self._detail(ticket_id)
 
+    async def verify(self, ticket_id: int, *, checks_only: bool = False, key: str | None = None) -> TicketDetail:
+        """Ask that the finished work be judged again by a worker; see :class:`~operator_core.api.protocol.Api`."""
+        once = self._once(key, "verify", known_ticket(ticket_id))
+        await SecondLooks(self.database).ask(ticket_id, checks_only=checks_only, actor=str(self.actor), key=once)
+        return await self._detail(ticket_id)
+
     async def resolve(self, ticket_id: int, reason: str) -> TicketDetail:
         """A person says it is done, and why; recorded as such."""
         if not reason.strip():
@@ -274,7 +305,8 @@ class LocalApi:
         """Allow or deny one call."""
         storable("id of the approval", approval_id)
         done = await Approvals(self.database).decide(approval_id, approve, note=note, actor=str(self.actor))
-        return self._shown(done)
+        (shown,) = await self._shown([done])
+        return shown
 
     async def drain(self, worker_id: str, draining: bool) -> Sequence[WorkerView]:
         """Let a worker end what it has and take nothing new, or let it take again."""
@@ -290,8 +322,10 @@ class LocalApi:
         """For this act on this ticket: a key that is used again for another one must not swallow it."""
         return None if _usable(key) is None else (principal_of(self.actor), f"{act} {ticket_id} {key}")
 
-    def _shown(self, approval: Any) -> ApprovalView:
-        return approval_view(approval, self.database.redactor)
+    async def _shown(self, found: Sequence[Approval]) -> list[ApprovalView]:
+        about = await read_briefs(self.database, [approval.ticket_id for approval in found])
+        clean = self.database.redactor
+        return [approval_view(approval, clean, about.get(approval.ticket_id)) for approval in found]
 
     async def _detail(self, ticket_id: int | None) -> TicketDetail:
         assert ticket_id is not None

@@ -10,11 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from operator_core.model.approval import ApprovalState
 from operator_core.model.monitor import Light
+from operator_core.model.second_look import SecondLookState
 from operator_core.model.ticket import TicketKind, TicketStatus
 
 __all__ = [
     "ApprovalView",
     "AuditView",
+    "Before",
     "Board",
     "CostRow",
     "EntryPage",
@@ -24,13 +26,16 @@ __all__ = [
     "LiveOutput",
     "Mark",
     "Needs",
+    "Observed",
     "Page",
     "ReportView",
     "Sample",
+    "SecondLookView",
     "SessionDetail",
     "SessionView",
     "Spent",
     "Tick",
+    "TicketBrief",
     "TicketDetail",
     "TicketView",
     "VerdictView",
@@ -120,6 +125,49 @@ class HistoryEvent(_Shape):
     detail: dict[str, Any] = {}
 
 
+class Observed(_Shape):
+    """What an alert's sender said last about a ticket, for example that it went away: it proves nothing."""
+
+    said: str
+    by: str | None = None
+    """Who, for example ``alerts (intake)``."""
+    at: datetime
+    """When it came."""
+    detail: dict[str, Any] = {}
+
+
+class TicketBrief(_Shape):
+    """What a ticket is about, for whoever has to decide about a call of its agent."""
+
+    kind: TicketKind
+    status: TicketStatus
+    invariant_name: str
+    """Of a task: its name."""
+    message: str
+    """Of a task: its prompt. At most 500 characters."""
+    severity: str
+    labels: dict[str, str] = {}
+    observed: Observed | None = None
+    """None: nobody said anything since the incident was seen last."""
+
+
+class Before(_Shape):
+    """What the platform saw before an attempt began to work; by its journal, so it is there before any verdict."""
+
+    session_id: str
+    seq: int
+    """Sequence of its entry."""
+    at: datetime
+    seen_red: bool | None = None
+    """Of an incident: whether the violation was seen before the work. None: a task."""
+    observation: dict[str, Any] | None = None
+    """Of an incident: what its probe saw; None: it has none, or an alert or a plug-in saw it."""
+    checks: list[dict[str, str]] = []
+    """Of a task, of each check: ``command`` and how it ``was``: ``red``, ``green``, ``vacuous`` (green even in an empty
+    folder) or ``could_not_look``.
+    """
+
+
 class VerdictView(_Shape):
     """One decision of the platform; see :class:`operator_core.model.verdict.Verdict`."""
 
@@ -159,6 +207,8 @@ class SessionView(_Shape):
     entries: int
     """How many entries its journal has; their sequence numbers are 0 to ``entries - 1``."""
     spent: Spent = Spent()
+    judges: str | None = None
+    """Id of the session whose work it only judged again; None: it worked on the ticket."""
 
 
 class ApprovalView(_Shape):
@@ -181,6 +231,36 @@ class ApprovalView(_Shape):
     answered_by: str | None = None
     note: str | None = None
     used_at: datetime | None = None
+    ticket: TicketBrief | None = None
+    """None inside of a ticket, which says all that itself."""
+
+
+class SecondLookView(_Shape):
+    """A person asked that finished work be judged again."""
+
+    id: str
+    state: SecondLookState
+    """``waiting`` for a worker, ``running``, ``judged``, or ``failed``: it could not be judged."""
+    checks_only: bool
+    """Without the verifier agent, and so without a model."""
+    asked_by: str
+    asked_at: datetime
+    stalled: str | None = None
+    """While it waits: a sentence when no worker is there that could take it."""
+    lost: int = 0
+    """How many workers were lost while they were at it."""
+    session_id: str | None = None
+    """Where it is journaled."""
+    begun_at: datetime | None = None
+    ended_at: datetime | None = None
+    verdict: str | None = None
+    """Kind of the new verdict."""
+    why: str | None = None
+    """Why that verdict, or why it could not be judged."""
+    unchanged: bool | None = None
+    """Whether the workspace is still what was judged before; None: not known."""
+    disagrees: bool = False
+    """The ticket is resolved, and the new verdict does not prove it."""
 
 
 class TicketDetail(TicketView):
@@ -195,17 +275,25 @@ class TicketDetail(TicketView):
     check_hash: str | None = None
     reopened_from: str | None = None
     watch_until: datetime | None = None
+    observed: Observed | None = None
+    """What was said about it since it was seen last; None: nothing."""
+    stalled: str | None = None
+    """Why it waits for nobody: a sentence when no worker is there that could take it; None: one is, or none should."""
     question: str | None = None
     """What a session that waits for input wants to know."""
     folder: str | None = None
     """Session folder of the newest attempt, on the machine of its worker."""
     report: ReportView | None = None
     """Of the newest attempt."""
+    before: list[Before] = []
+    """Of the newest attempt and of those with a verdict, newest first."""
     verdicts: list[VerdictView] = []
     """Of all attempts, newest first."""
     sessions: list[SessionView] = []
     history: list[HistoryEvent] = []
     approvals: list[ApprovalView] = []
+    second_looks: list[SecondLookView] = []
+    """What was asked about its finished work, newest first; at most 20."""
 
 
 class EntryView(_Shape):
@@ -314,6 +402,8 @@ class InvariantView(_Shape):
     light: Light
     since: datetime | None = None
     updated_at: datetime | None = None
+    stale: bool = False
+    """Nobody has looked for four of the monitor's intervals, and two minutes at least: the light is from before."""
     last_value: str | None = None
     flapping: bool = False
     ticket_id: int | None = None
@@ -373,6 +463,10 @@ class Board(_Shape):
     needs_me: int = 0
     approvals: int = 0
     workers: int = 0
+    takers: list[str] = []
+    """Names of the workers that live and take tickets."""
+    stalled: str | None = None
+    """A sentence when tickets wait and no worker is there that could take any of them."""
     red: int = 0
     unknown: int = 0
     spent_today: Spent = Spent()

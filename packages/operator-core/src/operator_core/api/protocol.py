@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal, Protocol
 
 from operator_core.api.models import (
@@ -21,6 +22,7 @@ from operator_core.api.models import (
     TicketView,
     WorkerView,
 )
+from operator_core.model.digest import Digest
 
 __all__ = ["Api"]
 
@@ -114,6 +116,12 @@ class Api(Protocol):
         """What was spent in the last days, the largest first (days: the newest first)."""
         ...
 
+    async def digest(self, since: datetime) -> Digest:
+        """What happened since then (at most 366 days ago): what was resolved and how it was proved, what needs a
+        person, what came most often, and the cost.
+        """
+        ...
+
     async def approvals(self, *, pending: bool = True, limit: int = 100) -> list[ApprovalView]:
         """Calls that wait for a person; ``pending=False``: also those that were answered."""
         ...
@@ -166,6 +174,14 @@ class Api(Protocol):
 
     async def reopen(self, ticket_id: int) -> TicketDetail:
         """Give it to the workers again."""
+        ...
+
+    async def verify(self, ticket_id: int, *, checks_only: bool = False, key: str | None = None) -> TicketDetail:
+        """Ask that the finished work be judged again by a worker, in its sandbox; the ticket stays as it is.
+
+        Args:
+            checks_only: Without the verifier agent, and so without a model.
+        """
         ...
 
     async def resolve(self, ticket_id: int, reason: str) -> TicketDetail:

@@ -101,8 +101,8 @@ async def read_session(database: Database, settings: Settings, session_id: str) 
     report = _first(await journal.newest(session_id, "sandbox_report"))
     sandbox = loaded(report.body) if report is not None else None
     return SessionDetail(
-        **session_fields(row, spent),
-        engine=begun.get("engine"),
+        **session_fields(row, spent, (await journal.judged_by([session_id])).get(session_id)),
+        engine=_engine(begun),
         model=begun.get("model"),
         phases=_phases(row, miles, await journal.at(session_id, row.head_seq)),
         sandbox=sandbox if isinstance(sandbox, dict) else None,
@@ -213,6 +213,11 @@ def _context(replies: Sequence[Row[Any]]) -> int | None:
             parts = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens")
             return sum(int(used.get(part) or 0) for part in parts)
     return None
+
+
+def _engine(begun: dict[str, Any]) -> str | None:
+    engine = begun.get("engine")
+    return f"{engine} (scripted model)" if begun.get("scripted") is True else engine
 
 
 def _newest_beginning(rows: Sequence[Row[Any]]) -> dict[str, Any]:

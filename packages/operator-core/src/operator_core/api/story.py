@@ -9,9 +9,12 @@ from sqlalchemy import Integer, bindparam, select
 from sqlalchemy.engine import Row
 
 from operator_core import clock
-from operator_core.api.listing import session_views, ticket_views
-from operator_core.api.models import ApprovalView, HistoryEvent, ReportView, TicketDetail, VerdictView
+from operator_core.api.briefs import read_observed
+from operator_core.api.listing import read_workers, session_views, ticket_views
+from operator_core.api.models import ApprovalView, Before, HistoryEvent, ReportView, TicketDetail, VerdictView
+from operator_core.api.second_looks import read_second_looks
 from operator_core.api.sessions import question_of
+from operator_core.api.staffing import why_stalled
 from operator_core.api.views import loaded
 from operator_core.db.board import Board
 from operator_core.db.engine import Database
@@ -21,7 +24,7 @@ from operator_core.db.schema import ledger
 from operator_core.db.tickets import TicketDB
 from operator_core.errors import NotFound
 from operator_core.model.entry import EntryKind
-from operator_core.model.ticket import TicketStatus
+from operator_core.model.ticket import TERMINAL, Ticket, TicketStatus
 from operator_core.redaction import without_named
 
 __all__ = ["read_report", "read_ticket"]
@@ -30,6 +33,7 @@ _ATTEMPTS = 100
 _JUDGED = 20
 _VERDICTS = 50
 _EVENTS = 500
+_WORKED_ON = (TicketStatus.OPEN, TicketStatus.QUEUED, TicketStatus.RUNNING)
 
 _HISTORY = (
     select(ledger)
@@ -46,16 +50,20 @@ async def read_ticket(database: Database, ticket_id: int, approvals: Sequence[Ap
     rows = await Board(database).sessions(ticket_id=ticket_id, limit=_ATTEMPTS)
     sessions = await session_views(database, rows)
     (view,) = await ticket_views(database, [ticket_id])
-    newest = rows[0].session_id if rows else None
-    folder, report, question = None, None, None
+    # A second look at finished work is no attempt: the folder, the report and what was before are those of the attempt.
+    newest = next((session.session_id for session in sessions if session.judges is None), None)
+    judged = {session.session_id: session.judges for session in sessions if session.judges is not None}
+    attempts = [row.session_id for row in rows[:_JUDGED]]
+    verdicts = await journal.of_sessions(attempts, EntryKind.VERDICT.value, most=_VERDICTS)
+    of_verdicts = (judged.get(row.session_id, row.session_id) for row in verdicts)
+    told = dict.fromkeys([*([newest] if newest else []), *of_verdicts])
+    begun = [entry for one in told for entry in await journal.newest(one, EntryKind.BASELINE.value)]
+    report, question = None, None
     if newest is not None:
-        folder = _folder(await journal.newest(newest, EntryKind.BASELINE.value))
         found = await journal.newest(newest, EntryKind.REPORT.value)
         report = _report(found[0]) if found else None
     if ticket.status is TicketStatus.WAITING_FOR_INPUT and ticket.session_id is not None:
         question = await question_of(journal, ticket.session_id)
-    attempts = [row.session_id for row in rows[:_JUDGED]]
-    verdicts = await journal.of_sessions(attempts, EntryKind.VERDICT.value, most=_VERDICTS)
     history = await database.fetch(_HISTORY, ticket=ticket_id)
     return TicketDetail(
         **{**dict(view), "message": ticket.message},
@@ -68,13 +76,17 @@ async def read_ticket(database: Database, ticket_id: int, approvals: Sequence[Ap
         check_hash=ticket.check_hash,
         reopened_from=ticket.reopened_from,
         watch_until=ticket.watch_until,
+        observed=await read_observed(database, ticket_id, ticket.status, ticket.last_seen_at),
+        stalled=await _stalled(database, ticket),
         question=question,
-        folder=folder,
+        folder=_folder(begun, newest),
         report=report,
+        before=[_before(row) for row in begun],
         verdicts=[_verdict(row) for row in verdicts],
         sessions=sessions,
         history=[_event(row) for row in reversed(history)],
         approvals=list(approvals),
+        second_looks=await read_second_looks(database, ticket),
     )
 
 
@@ -89,6 +101,13 @@ async def read_report(database: Database, ticket_id: int) -> ReportView:
     attempts = [row.session_id for row in rows]
     found = await JournalReading(database).of_sessions(attempts, EntryKind.REPORT.value, most=1)
     if not found:
+        has_ended = ticket.status in TERMINAL or ticket.status is TicketStatus.ESCALATED
+        if has_ended:
+            why = "no session of it was judged" if attempts else "nobody worked on it"
+            raise NotFound(
+                f"Ticket #{ticket_id} is {ticket.status} and has no closure report, because {why}; see what happened "
+                f"with `operator tickets show {ticket_id}`."
+            )
         raise NotFound(
             f"Ticket #{ticket_id} is {ticket.status} and has no closure report yet; it comes with the end of a session."
         )
@@ -102,10 +121,43 @@ def _report(row: Row[Any]) -> ReportView:
     return ReportView(session_id=row.session_id, headline=headline, markdown=row.raw_content or "", data=data)
 
 
-def _folder(rows: Sequence[Row[Any]]) -> str | None:
-    body = loaded(rows[0].body) if rows else None
-    folder = body.get("folder") if isinstance(body, dict) else None
-    return folder if isinstance(folder, str) else None
+async def _stalled(database: Database, ticket: Ticket) -> str | None:
+    if ticket.status not in _WORKED_ON or ticket.id is None:
+        return None
+    return why_stalled(
+        await read_workers(database),
+        ticket.id,
+        ticket.status,
+        name=ticket.invariant_name,
+        pinned_to=ticket.pinned_to,
+        held=ticket.held,
+    )
+
+
+def _folder(begun: Sequence[Row[Any]], session_id: str | None) -> str | None:
+    for row in begun:
+        body = loaded(row.body)
+        if row.session_id == session_id and isinstance(body, dict) and isinstance(body.get("folder"), str):
+            return str(body["folder"])
+    return None
+
+
+def _before(row: Row[Any]) -> Before:
+    body = loaded(row.body)
+    body = body if isinstance(body, dict) else {}
+    seen, observation, red = body.get("seen"), body.get("observation"), body.get("seen_red")
+    return Before(
+        session_id=row.session_id,
+        seq=row.seq,
+        at=clock.parse_iso(row.timestamp),
+        seen_red=red if isinstance(red, bool) else None,
+        observation=observation if isinstance(observation, dict) else None,
+        checks=[
+            {"command": str(one.get("command")), "was": "vacuous" if one.get("vacuous") else str(one.get("state"))}
+            for one in (seen if isinstance(seen, list) else ())
+            if isinstance(one, dict)
+        ],
+    )
 
 
 def _verdict(row: Row[Any]) -> VerdictView:

@@ -14,7 +14,7 @@ from operator_core import clock
 from operator_core.api.models import EntryView, Needs, SessionView, Spent, TicketView
 from operator_core.db.usage import Total
 from operator_core.model.entry import too_deep
-from operator_core.model.ticket import TicketKind, TicketStatus
+from operator_core.model.ticket import TicketKind, TicketStatus, plain_diagnosis
 from operator_core.model.verdict import VerdictKind
 
 __all__ = ["NEEDS_ME", "entry_view", "loaded", "needs_of", "one_line", "session_view", "spent_of", "ticket_view"]
@@ -107,7 +107,7 @@ def _doing(row: Row[Any], needs: Needs | None, entries: Mapping[int, Row[Any]], 
     if needs == "answer":
         outcome = entries.get(row.outcome)
         return one_line(outcome.raw_content or outcome.content) if outcome is not None else None
-    return one_line(row.diagnosis)
+    return one_line(plain_diagnosis(row.diagnosis))
 
 
 def _command(call: Row[Any] | None) -> str | None:
@@ -124,12 +124,12 @@ def _verdict(entry: Row[Any] | None) -> str | None:
     return match[1] if match and match[1] in list(VerdictKind) else None
 
 
-def session_view(row: Row[Any], total: Total | None) -> SessionView:
+def session_view(row: Row[Any], total: Total | None, judges: str | None = None) -> SessionView:
     """A session as it is listed; the row is one of :class:`operator_core.db.board.Board`."""
-    return SessionView(**session_fields(row, total))
+    return SessionView(**session_fields(row, total, judges))
 
 
-def session_fields(row: Row[Any], total: Total | None) -> dict[str, Any]:
+def session_fields(row: Row[Any], total: Total | None, judges: str | None = None) -> dict[str, Any]:
     """The fields of a :class:`SessionView`."""
     return {
         "session_id": row.session_id,
@@ -142,6 +142,7 @@ def session_fields(row: Row[Any], total: Total | None) -> dict[str, Any]:
         "outcome_summary": row.outcome_summary,
         "entries": row.head_seq + 1,
         "spent": spent_of(total),
+        "judges": judges,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Literal, cast
 
@@ -17,7 +18,7 @@ from operator_core.db.schema import ledger, monitor_states, tickets
 from operator_core.model.monitor import MONITOR_BLIND
 from operator_core.model.ticket import TERMINAL
 
-__all__ = ["read_invariants"]
+__all__ = ["read_invariants", "read_marks"]
 
 _OPEN = select(tickets.c.violation_key, tickets.c.id, tickets.c.flapping).where(
     tickets.c.violation_key.in_(select(monitor_states.c.violation_key)),
@@ -46,10 +47,12 @@ _changes = (
 _MARKS = select(_changes).where(_changes.c.back <= _MARKS_EACH).order_by(_changes.c.seq)
 _WHAT = {"open": "opened", "running": "claimed", "escalated": "escalated", "resolved": "closed", "canceled": "closed"}
 _ORDER = {"red": 0, "unknown": 1, "green": 2}
+_STALE_S = 120.0
+_STALE_LOOKS = 4
 
 
 async def read_invariants(database: Database, settings: Settings, *, samples: int) -> list[InvariantView]:
-    """Everything that is configured or was seen; red first, then unknown, then green.
+    """Everything that is configured or was seen; red first, then unknown, then green that is stale, then green.
 
     What nobody has looked at yet is unknown. That the monitor can look is told only where it cannot.
     """
@@ -74,6 +77,7 @@ async def read_invariants(database: Database, settings: Settings, *, samples: in
                 light=row.light,
                 since=clock.parse_iso(row.since),
                 updated_at=clock.parse_iso(row.updated_at),
+                stale=_is_stale(row.updated_at, settings),
                 last_value=row.last_value,
                 flapping=ticket is not None and ticket.flapping,
                 ticket_id=ticket.id if ticket is not None else None,
@@ -86,7 +90,17 @@ async def read_invariants(database: Database, settings: Settings, *, samples: in
         for name, (subject, severity) in configured.items()
         if name not in known
     ]
-    return sorted(views, key=lambda view: (_ORDER[view.light], view.name, view.key))
+    return sorted(views, key=lambda view: (_ORDER[view.light], not view.stale, view.name, view.key))
+
+
+async def read_marks(database: Database, keys: Collection[str], since: datetime) -> dict[str, list[Mark]]:
+    """What happened since then to the tickets of each of these keys, oldest first."""
+    return await _marks(database, dict.fromkeys(keys, since))
+
+
+def _is_stale(looked: str, settings: Settings) -> bool:
+    late = max(_STALE_S, _STALE_LOOKS * settings.monitor.interval_s)
+    return (clock.now() - clock.parse_iso(looked)).total_seconds() > late
 
 
 async def _marks(database: Database, since: dict[str, datetime]) -> dict[str, list[Mark]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from operator_core import clock
 from operator_core.agent_lab.engine import Engine, open_engine
 from operator_core.cli.audit import say_report
+from operator_core.cli.hints import completed
 from operator_core.cli.output import Output, plain
 from operator_core.cli.staging import ended_by_sigterm, first, free_port, in_thread, to_its_end
 from operator_core.cli.together import serve_together
@@ -119,7 +120,7 @@ async def play(
     settings: Settings,
     out: Output,
     *,
-    keep: Callable[[Played, str], None] | None = None,
+    keep: Callable[[Played, Beside], None] | None = None,
 ) -> Played:
     """Play the acts; whatever happens, nothing that was started is left running.
 
@@ -127,7 +128,7 @@ async def play(
         root: A new folder for services, workspaces and, without ``db``, the database.
         settings: Whose model, limits and sandbox are used.
         keep: Serve the console meanwhile, and after the acts until a signal comes; this is called when they are
-            over, with the console's address.
+            over, with the console.
 
     Raises:
         OperatorError: It could not be played to its end.
@@ -148,7 +149,7 @@ async def play(
                 said = say_report(report) if report.problem is None else report.problem.sentence
                 played = Played(ended, report.ok, said, database.name, root, clock.monotonic() - started)
                 if keep and served:
-                    keep(played, served.url)
+                    keep(played, served)
                     await served.until_told()
             return played
 
@@ -156,8 +157,11 @@ async def play(
 def _console(settings: Settings, database: Database, out: Output) -> contextlib.AbstractAsyncContextManager[Beside]:
     from operator_core.cli.face import console_beside
 
-    # Nobody is told of a play.
-    return console_beside(settings.model_copy(update={"notify": NotifySettings()}), database, out.say)
+    # Nobody is told of a play; and what plays the model is shown as what it is.
+    shown: dict[str, Any] = {"notify": NotifySettings()}
+    if settings.model.engine == "anthropic" and not os.environ.get(settings.model.api_key_env):
+        shown["model"] = settings.model.model_copy(update={"engine": "scripted", "model": _SCRIPTED_MODELS[3]})
+    return console_beside(settings.model_copy(update=shown), database, out.say)
 
 
 class _Stage:
@@ -289,7 +293,7 @@ class _Stage:
         except TimeoutError:
             raise OperatorError(
                 f"The demo did not come to its end within {seconds:.0f} s; look at its sessions with "
-                f"`operator --db {database.name} sessions list`."
+                "`operator sessions list`."
             ) from None
         except asyncio.CancelledError:
             self._tell("Interrupted; what runs is ended in good order, which may take some seconds.")
@@ -306,7 +310,7 @@ class _Stage:
         self, number: int, name: str, database: Database, settings: Settings, conclusion: Conclusion
     ) -> Act:
         report, verdict = conclusion.report, conclusion.report.verdict
-        self._out.line(plain(database.redactor.text(report.markdown())))
+        self._out.line(plain(completed(database.redactor.text(report.markdown()))))
         assert report.ticket.id is not None
         # What counts is what the store says, not what was heard.
         ticket = await TicketDB(database).get_ticket(report.ticket.id)

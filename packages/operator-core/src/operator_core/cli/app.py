@@ -33,7 +33,21 @@ app = program(
     "operator",
     "An autonomous operations agent whose work counts only when it is proved.",
     __version__,
-    remote={"tickets", "submit", "reply", "steer", "cancel", "sessions", "audit", "approvals", "mcp", "top", "worker"},
+    remote={
+        "tickets",
+        "submit",
+        "reply",
+        "steer",
+        "cancel",
+        "sessions",
+        "audit",
+        "approvals",
+        "mcp",
+        "top",
+        "verify",
+        "worker",
+        "digest",
+    },
 )
 
 app.command("init")(setup.init)

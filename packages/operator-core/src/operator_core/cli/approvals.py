@@ -11,10 +11,10 @@ import typer
 from operator_core.cli.context import AsJson, open_api, run
 from operator_core.cli.output import Output
 from operator_core.errors import ConfigError, NotFound
-from operator_core.text import clip, printable
+from operator_core.text import clip, exact, printable
 
 if TYPE_CHECKING:
-    from operator_core.api.models import ApprovalView
+    from operator_core.api.models import ApprovalView, TicketBrief
     from operator_core.api.protocol import Api
 
 __all__ = ["app"]
@@ -25,6 +25,7 @@ ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="Id of the questio
 Note = Annotated[str, typer.Option("--note", "-n", metavar="TEXT", help="A word with it, which the agent reads.")]
 
 _MOST = 200
+_LABELS = 6
 _START = re.compile("[0-9a-f]{4,31}")
 
 
@@ -98,7 +99,7 @@ def _decide(context: typer.Context, approval_id: str, approve: bool, note: str, 
     word = "may run this call once" if approve else "is told that this call is denied"
     out.line(f"The agent of ticket #{done.ticket_id} {word}.")
     if hint:
-        out.line(hint)
+        out.ours(hint)
 
 
 async def _find(api: Api, start: str) -> ApprovalView:
@@ -122,20 +123,49 @@ async def _find(api: Api, start: str) -> ApprovalView:
 def _show(out: Output, approval: ApprovalView, *, whole: bool = False) -> None:
     state = f"{approval.state} by {approval.answered_by}" if approval.answered_by else approval.state
     out.line(f"{approval.id}  ticket #{approval.ticket_id}  {approval.phase}  {approval.tool}  {state}", style="bold")
-    out.line(f"  why      {approval.why}")
+    if approval.ticket is not None:
+        _about(out, approval.ticket, whole=whole)
+    out.line(f"  why      {_line(approval.why, 1000)}")
     for name, value in approval.arguments.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        lines = printable(text if whole else clip(" ".join(text.split()), 160)).split("\n")
-        # An agent chooses the names too: one with line breaks would write lines of its own.
-        out.line(f"  {clip(' '.join(printable(name).split()), 40):<8} {lines[0]}")
+        lines = exact(text if whole else clip(" ".join(text.split()), 160)).split("\n")
+        # An agent chooses the names too: they must neither look like ours nor write lines of their own.
+        out.line(f"  > {clip(' '.join(exact(name).split()), 40):<6} {lines[0]}")
         for line in lines[1:]:
-            out.line(f"           {line}")
+            out.line(f"  >        {line}")
     if whole:
         out.line(f"  hash     {approval.arguments_hash}")
     if approval.note:
         out.line(f"  note     {approval.note}")
     moments = "  asked    {:%Y-%m-%d %H:%M:%S} UTC, expires {:%Y-%m-%d %H:%M:%S} UTC"
     out.line(moments.format(approval.asked_at, approval.expires_at))
+
+
+def _about(out: Output, ticket: TicketBrief, *, whole: bool) -> None:
+    """What the ticket is about, and what was said about it since: all of it is text that nobody may trust."""
+    kind = "task" if ticket.kind == "task" else ticket.severity
+    out.line(f"  ticket   {_line(ticket.invariant_name, 120)} ({_line(kind, 40)})")
+    if ticket.message.strip() != ticket.invariant_name:
+        out.line(f"  about    {_line(ticket.message, 500 if whole else 160)}")
+    if ticket.labels:
+        from operator_core.api.telling import telling_labels
+
+        told = telling_labels(ticket.labels, ticket.invariant_name, ticket.severity)
+        named = [f"{_line(name, 60)}={_line(value, 80)}" for name, value in told]
+        shown = named if whole else named[:_LABELS]
+        more = [f"and {len(named) - len(shown)} more"] if len(named) > len(shown) else []
+        out.line(f"  labels   {', '.join([*shown, *more])}")
+    if ticket.observed is not None:
+        from operator_core.api.happened import happened
+
+        seen = ticket.observed
+        words = happened("observation", {"saw": seen.said, "detail": seen.detail}) or "something"
+        by = _line(seen.by or "its sender", 80)
+        out.line(f"  since    {_line(words, 400)}, says {by} at {seen.at:%Y-%m-%d %H:%M:%S} UTC; that proves nothing")
+
+
+def _line(text: str, length: int) -> str:
+    return clip(" ".join(printable(text).split()), length)
 
 
 def _print(out: Output, value: object) -> None:

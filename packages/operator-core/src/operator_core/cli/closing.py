@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 __all__ = ["Closing", "closing_of"]
 
 
-_APPROVE = "{}; see it with `operator approvals list`."
+_ATTEMPTS = 100
+_APPROVE = "{}; answer with `operator approvals approve {id}` or `operator approvals deny {id} --note TEXT`."
 
 
 class Closing(NamedTuple):
@@ -37,12 +38,16 @@ class Closing(NamedTuple):
 async def closing_of(database: Database, ticket_id: int) -> Closing | None:
     """The newest attempt at a ticket; None: nobody has worked on it yet."""
     from operator_core.db.audit_log import AuditLogDB
+    from operator_core.db.journal_reading import JournalReading
 
     audit = AuditLogDB(database)
-    sessions = await audit.sessions(limit=1, ticket_id=ticket_id)
-    if not sessions:
+    found = [session.session_id for session in await audit.sessions(limit=_ATTEMPTS, ticket_id=ticket_id)]
+    judged = await JournalReading(database).judged_by(found)
+    # A second look at finished work is no attempt.
+    newest = next((session_id for session_id in found if session_id not in judged), None)
+    if newest is None:
         return None
-    closing = Closing(sessions[0].session_id)
+    closing = Closing(newest)
     kinds = [kind.value for kind in (EntryKind.BASELINE, EntryKind.OUTCOME, EntryKind.REPORT, EntryKind.APPROVAL)]
     for entry in await audit.entries(closing.session_id, kinds=kinds):
         data = entry.body if isinstance(entry.body, dict) else {}
@@ -54,7 +59,8 @@ async def closing_of(database: Database, ticket_id: int) -> Closing | None:
             closing = closing._replace(question=(entry.raw_content or entry.content) if asked else None)
         elif entry.entry_type == EntryKind.APPROVAL:
             asked = data.get("event") == "asked"
-            closing = closing._replace(question=_APPROVE.format(entry.content) if asked else None)
+            which = str(data.get("approval", "ID"))[:8]
+            closing = closing._replace(question=_APPROVE.format(entry.content, id=which) if asked else None)
         elif isinstance(data.get("folder"), str):
             closing = closing._replace(folder=data["folder"])
     return closing

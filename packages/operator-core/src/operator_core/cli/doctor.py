@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from operator_core.cli.context import AsJson, invocation, run
+from operator_core.cli.finding import Finding, State
 from operator_core.cli.output import Output
 
 if TYPE_CHECKING:
@@ -17,26 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Finding", "conclude", "doctor", "examine", "look_and_conclude", "look_at_docker", "try_sandbox"]
 
-State = Literal["ok", "warning", "wrong", "skipped"]
-
 _MODEL_S = 20.0
 _PLUGIN_S = 30.0
-
-
-class Finding(NamedTuple):
-    """One thing that was tried.
-
-    Attributes:
-        name: What.
-        state: ``wrong`` makes the exit code 1.
-        detail: One sentence or clause.
-        facts: More, for programs.
-    """
-
-    name: str
-    state: State
-    detail: str
-    facts: dict[str, Any] | None = None
 
 
 def doctor(context: typer.Context, as_json: AsJson = False) -> int:
@@ -98,13 +81,16 @@ async def _examine(context: typer.Context) -> list[Finding]:
 
 async def examine(settings: Settings) -> list[Finding]:
     """Try everything, whatever fails on the way."""
+    from operator_core.cli.secrets_check import examine_secrets
+
     sandbox = await _sandbox(settings)
     findings = [
-        await _store(settings),
+        *await _store(settings),
         sandbox,
         *await look_at_docker(settings, sandbox),
         *_memory(),
         await _model(settings),
+        *examine_secrets(settings),
     ]
     for subject in settings.subject:
         findings += await _probes(subject)
@@ -113,8 +99,9 @@ async def examine(settings: Settings) -> list[Finding]:
     return findings
 
 
-async def _store(settings: Settings) -> Finding:
+async def _store(settings: Settings) -> list[Finding]:
     from operator_core import clock
+    from operator_core.cli.secrets_check import examine_tokens
     from operator_core.db.engine import Database, safe_url
     from operator_core.db.queue import WorkQueue
     from operator_core.db.tickets import TicketDB
@@ -131,11 +118,10 @@ async def _store(settings: Settings) -> Finding:
             await queue.retire(me)
             open_tickets = len(await TicketDB(database).list_tickets("open"))
             folder = StateFolder(settings, database).root
-            return Finding(
-                "store", "ok", f"{database.name}: written and read, {open_tickets} open ticket(s), {folder}", facts
-            )
+            detail = f"{database.name}: written and read, {open_tickets} open ticket(s), {folder}"
+            return [Finding("store", "ok", detail, facts), await examine_tokens(database)]
     except OperatorError as error:
-        return Finding("store", "wrong", str(error), facts)
+        return [Finding("store", "wrong", str(error), facts)]
 
 
 async def try_sandbox(settings: Settings) -> Report:

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from operator_core.cli.context import AsJson, invocation, open_store, run
 from operator_core.cli.failures import INTERRUPTED
+from operator_core.cli.hints import completed
 from operator_core.cli.output import Output, dumps, seconds
 from operator_core.errors import ConfigError
 
@@ -132,10 +133,10 @@ def run_(
     if as_json:
         Output().json({**done._asdict(), "rests": done.ended is None})
     elif done.ended is None:
-        out.line(f"It rests. Go on with `operator explore --resume --session {done.session_id}`.")
+        out.ours(f"It rests. Go on with `operator explore --resume --session {done.session_id}`.")
     else:
         out.line(f"It is over: {done.ended}")
-        out.line(f"Its log is {done.log}; `operator explore discoveries {done.session_id}` lists what it found.")
+        out.ours(f"Its log is {done.log}; `operator explore discoveries {done.session_id}` lists what it found.")
     return 0 if done.ok else 1
 
 
@@ -299,7 +300,7 @@ async def _until_told(explorer: ExploreSession, say: Any) -> Explored | None:
     except asyncio.CancelledError:
         if not explorer.stopping.is_set():
             raise
-        say(f"Ended at once; go on with `operator explore --resume --session {explorer.session_id}`.")
+        say(completed(f"Ended at once; go on with `operator explore --resume --session {explorer.session_id}`."))
         return None
     finally:
         for number in numbers:

@@ -42,13 +42,17 @@ class Face:
 
     Args:
         loaded: The settings and where they come from.
-        say: Prints one line for a person. The token of a first start goes there, and nowhere else.
+        say: Prints one line for a person. The token of a first start goes there.
+
+    Attributes:
+        first_token: That token; None: there was one before.
     """
 
     def __init__(self, loaded: LoadedSettings, database: Database, *, say: Callable[[str], None]) -> None:
         self._loaded = loaded
         self._database = database
         self._say = say
+        self.first_token: str | None = None
         self._announces = True
         self._shows = False
 
@@ -78,6 +82,7 @@ class Face:
         if first is not None:
             self._say("There was no token, so this one for an administrator was made; it is shown only now:")
             self._say(first.text)
+            self.first_token = first.text
         for sentence in closed_doors(self._loaded.settings):
             self._say(f"[Intake] {sentence}")
         await serve(site, stop, self._say, listener=listener)
@@ -118,10 +123,12 @@ class Beside(NamedTuple):
 
     Attributes:
         url: Where it is.
+        token: The token that this start made; None: the store had one before.
         until_told: Waits for SIGINT or SIGTERM, or until the console fails.
     """
 
     url: str
+    token: Callable[[], str | None]
     until_told: Callable[[], Awaitable[None]]
 
 
@@ -133,7 +140,10 @@ async def console_beside(settings: Settings, database: Database, say: Callable[[
     except ConfigError:
         listener = listen(settings.web.host, 0)
     stop = asyncio.Event()
-    running = asyncio.ensure_future(Face(LoadedSettings(settings, {}, None), database, say=say).run(stop, listener))
+    # What its pages say of the store is what it is, whatever the configuration says.
+    here = settings.model_copy(update={"store": settings.store.model_copy(update={"url": database.name})})
+    face = Face(LoadedSettings(here, {"store.url": "this command"}, None), database, say=say)
+    running = asyncio.ensure_future(face.run(stop, listener))
 
     async def until_told() -> None:
         told = asyncio.ensure_future(until_signal().wait())
@@ -141,7 +151,7 @@ async def console_beside(settings: Settings, database: Database, say: Callable[[
         told.cancel()
 
     try:
-        yield Beside(settings.web.public_url or address_of(listener), until_told)
+        yield Beside(settings.web.public_url or address_of(listener), lambda: face.first_token, until_told)
     finally:
         stop.set()
         await to_its_end(running)

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from operator_core.cli.hints import completed
 from operator_core.errors import OperatorError
 from operator_core.text import printable
 
@@ -47,7 +48,7 @@ def _explain(error: BaseException) -> int:
     if isinstance(error, OperatorError):
         if os.environ.get("OPERATOR_DEBUG") == "1":
             _traceback(error)
-        _say(f"Error: {_one_line(str(error))}")
+        _say(f"Error: {completed(_one_line(str(error)))}")
         return error.exit_code
     if isinstance(error, OSError) and error.errno == _NO_SPACE:
         _drop_output()

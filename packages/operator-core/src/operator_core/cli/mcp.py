@@ -57,8 +57,8 @@ async def _over_http(context: typer.Context, call: Invocation, write: bool, port
     from operator_core.api.local import LocalApi
     from operator_core.cli.context import open_store
     from operator_core.cli.until import until_signal
+    from operator_core.http_server import listen
     from operator_core.mcp.http import ServerGate, StoreGate, serve_http
-    from operator_core.web.serve import listen
 
     say = Output(sys.stderr).line
     loaded = call.load()

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from operator_core.cli.context import AsJson, invocation, open_store, run
+from operator_core.cli.context import AsJson, invocation, open_server, open_store, run
 from operator_core.cli.output import Output, seconds
 from operator_core.errors import ConfigError, OperatorError
 
 if TYPE_CHECKING:
-    from operator_core.announce.digest import Digest
     from operator_core.config import Settings
     from operator_core.db.engine import Database
+    from operator_core.model.digest import Digest
     from operator_core.model.notification import Channel
     from operator_core.notify.outbox import Outcome, Slip
 
-__all__ = ["app", "digest"]
+__all__ = ["app", "digest", "when_next"]
 
 app = typer.Typer(help="Channels that tell people and programs what happens.", no_args_is_help=True)
 
@@ -86,10 +86,10 @@ def outbox(context: typer.Context, as_json: AsJson = False) -> None:
         Output().json([slip._asdict() for slip in found])
         return
     rows = [
-        (s.id, s.channel.removeprefix(CHANNELS), s.kind, s.attempts, seconds(s.created_at), _state(s), s.error)
+        (s.id, s.channel.removeprefix(CHANNELS), s.kind, s.attempts, seconds(s.created_at), *when_next(s), s.error)
         for s in found
     ]
-    columns = ("letter", "channel", "kind", "attempts", "since", "state", "why")
+    columns = ("letter", "channel", "kind", "attempts", "since", "state", "next try", "why")
     Output().table(columns, rows, empty="Everything has gone out.")
 
 
@@ -107,7 +107,7 @@ def again(
             await once_more(database, letter)
 
     run(work())
-    Output().line(f"Letter {letter} goes out as soon as a server runs (`operator serve`).")
+    Output().ours(f"Letter {letter} goes out as soon as a server runs (`operator serve`).")
 
 
 def digest(
@@ -119,13 +119,18 @@ def digest(
     as_json: AsJson = False,
 ) -> None:
     """What happened: resolved and how it was proved, what needs a person, what came most often, and the cost."""
+    begin, there = _moment(since), invocation(context).server
+    if there is not None:
+        if send is not None:
+            raise ConfigError("--send uses the channels of this machine; leave --server out, or --send.")
+        _say_digest(run(_asked_there(context, begin)), there, as_json)
+        return
     settings = invocation(context).settings
-    begin = _moment(since)
     channel = _channel(settings, send) if send is not None else None
 
     async def work() -> tuple[Digest, Outcome | None]:
         from operator_core import clock
-        from operator_core.announce.digest import make_digest
+        from operator_core.api.digest import make_digest
 
         async with open_store(context) as database:
             made = await make_digest(database, begin)
@@ -135,17 +140,27 @@ def digest(
             return made, await _send(settings, database, channel, "digest", body)
 
     from operator_core.announce.delivery import base_url_of
-    from operator_core.announce.digest_words import digest_words
 
     made, outcome = run(work())
+    _say_digest(made, base_url_of(settings) if settings.web.public_url else None, as_json)
+    if outcome is not None and channel is not None:
+        _say_outcome(channel.name, outcome, quiet=as_json)
+
+
+async def _asked_there(context: typer.Context, begin: datetime) -> Digest:
+    async with open_server(context) as server:
+        return await server.digest(begin)
+
+
+def _say_digest(made: Digest, base: str | None, as_json: bool) -> None:
+    from operator_core.announce.digest_words import digest_words
+
     out = Output()
     if as_json:
         out.json(made)
-    else:
-        words = digest_words(made, base_url_of(settings) if settings.web.public_url else None)
-        out.line(f"{words.title}\n\n{words.body}")
-    if outcome is not None and channel is not None:
-        _say_outcome(channel.name, outcome, quiet=as_json)
+        return
+    words = digest_words(made, base)
+    out.line(f"{words.title}\n\n{words.body}")
 
 
 async def _send(settings: Settings, database: Database, channel: Channel, kind: str, body: dict[str, Any]) -> Outcome:
@@ -171,10 +186,15 @@ def _say_outcome(name: str, outcome: Outcome, *, quiet: bool = False) -> None:
         Output().line(f"Channel {name} took the message.")
 
 
-def _state(slip: Slip) -> str:
+def when_next(slip: Slip) -> tuple[str, str]:
+    """How it stands, and when it is tried next."""
     if slip.ended_at is not None:
-        return "given up"
-    return "waits" if slip.attempts else "new"
+        return "given up", f"never, without `operator notify again {slip.id}`"
+    if slip.under_way:
+        return "on its way", "now"
+    # In order: what is due itself waits for the one before it.
+    after = f"after letter {slip.behind}" if slip.behind is not None else None
+    return "waits" if slip.attempts else "new", after or seconds(slip.next_try) or "as soon as a server runs"
 
 
 def _moment(text: str) -> datetime:
@@ -184,7 +204,7 @@ def _moment(text: str) -> datetime:
     if found := _AGO.fullmatch(text.strip()):
         return now - min(int(found[1]) * _UNITS[found[2]], _LONGEST)
     try:
-        moment = clock.parse_iso(text.strip())
+        moment = clock.parse_iso(text.strip().removesuffix(" UTC"))
     except (ValueError, OverflowError):
         raise ConfigError(f"{text!r} is no time; write 30m, 12h, 7d, or a moment such as 2026-01-28T18:00.") from None
     if moment > now:

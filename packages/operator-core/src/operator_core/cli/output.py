@@ -12,11 +12,12 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from operator_core.cli.hints import completed
 from operator_core.text import clip, printable
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ __all__ = ["Output", "dumps", "flat", "plain", "seconds", "style_of"]
 
 _STYLES = (
     ("[Claude]", "cyan"),
+    ("[Scripted]", "cyan"),
+    ("[Approval]", "bold yellow"),
     ("[Tool Call", "yellow"),
     ("[Result (exit 0)", "green"),
     ("[Result", "red"),
@@ -41,6 +44,8 @@ _STYLES = (
     ("## ", "bold"),
     ("### ", "bold"),
 )
+_OF_TICKET = re.compile(r"#\d+ ")
+_ADVISES = ("[Approval]", "[Paused]")
 
 
 class Output:
@@ -69,10 +74,16 @@ class Output:
         for part in clean.split("\n"):
             self.console.print(Text(part, style=style or style_of(part) or ""), soft_wrap=True)
 
+    def ours(self, text: str, *, style: str | None = None) -> None:
+        """As :meth:`line`, for a sentence of ours: the commands in it get the options that this one was given."""
+        self.line(completed(text), style=style)
+
     def say(self, text: str) -> None:
         """As :meth:`line`, for a process that must go on when nobody reads its output any more."""
         if self._deaf:
             return
+        if _bare(text).startswith(_ADVISES):
+            text = completed(text)
         try:
             self.line(text)
         except (OSError, ValueError):
@@ -86,7 +97,7 @@ class Output:
         """Rows of cells; each cell is one line."""
         cells = [[flat(cell) for cell in row] for row in rows]
         if not cells:
-            self.line(empty)
+            self.ours(empty)
         elif self.rich:
             self._rich_table(columns, cells)
         else:
@@ -147,7 +158,13 @@ class Output:
 
 def style_of(line: str) -> str | None:
     """The colour of a line by how it begins."""
-    return next((style for begin, style in _STYLES if line.lstrip().startswith(begin)), None)
+    bare = _bare(line)
+    return next((style for begin, style in _STYLES if bare.startswith(begin)), None)
+
+
+def _bare(line: str) -> str:
+    """Without the number of the ticket, which several sessions at once put before their lines."""
+    return _OF_TICKET.sub("", line.lstrip(), count=1)
 
 
 def flat(value: object, length: int = 160) -> str:
@@ -165,8 +182,8 @@ def plain(markdown: str) -> str:
 
 
 def seconds(stamp: str | None) -> str | None:
-    """An ISO time without its fraction, for people; the JSON forms keep it."""
-    return stamp and re.sub(r"\.\d+", "", stamp, count=1)
+    """A time as people read it, ``2026-01-28 10:30:45 UTC``; the JSON forms keep that of the store."""
+    return stamp and re.sub(r"^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:\+00:00|Z)$", r"\1 \2 UTC", stamp)
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
@@ -180,7 +197,7 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, datetime):
-        return value.isoformat(timespec="seconds")
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return str(value)
 
 
@@ -188,9 +205,10 @@ def _jsonable(value: Any) -> Any:
     if hasattr(value, "to_dict"):
         return value.to_dict()
     if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
+        # Not as JSON: its times would look otherwise than those of the store.
+        return value.model_dump()
     if isinstance(value, datetime):
-        return value.isoformat()
+        return value.isoformat(timespec="microseconds")
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value) and not isinstance(value, type):

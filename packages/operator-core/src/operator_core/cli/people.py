@@ -60,7 +60,7 @@ def _say(context: typer.Context, ticket_id: int, text: str, as_json: bool, *, an
     later = "It was passed on; it is read with the next step, unless the work ends before."
     out.line(f"Ticket #{ticket_id} is open again, and goes on with your answer." if answer else later)
     if hint:
-        out.line(hint)
+        out.ours(hint)
 
 
 def spoken(text: str) -> str:

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from operator_core.cli.context import AsJson, invocation, run
+from operator_core.cli.hints import command, remember
 from operator_core.cli.output import Output
 from operator_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from operator_core.cli.acts import Played
+    from operator_core.cli.face import Beside
 
 __all__ = ["demo"]
 
@@ -46,6 +48,7 @@ def demo(
     given = invocation(context)
     settings = given.settings
     root = _new_folder(folder)
+    remember(db=given.db or _nearest(root / "operator.db"), program=_program())
     try:
         kept = partial(_kept, out, as_json) if keep else None
         played = run(play((act,) if act else (1, 2, 3), root, given.db, settings, out, keep=kept))
@@ -56,16 +59,23 @@ def demo(
     return 0 if played.ok else 1
 
 
-def _show(out: Output, as_json: bool, played: Played) -> None:
+def _show(out: Output, as_json: bool, played: Played, *, kept: bool = False) -> None:
     if as_json:
         Output().json(played.to_dict())
     else:
-        _end(out, played)
+        _end(out, played, kept)
 
 
-def _kept(out: Output, as_json: bool, played: Played, url: str) -> None:
-    _show(out, as_json, played)
-    out.line(f"The console goes on at {url} until Ctrl-C; the token for it is above.")
+def _kept(out: Output, as_json: bool, played: Played, console: Beside) -> None:
+    _show(out, as_json, played, kept=True)
+    out.line()
+    out.line(f"The console goes on at {console.url} until Ctrl-C. Nobody works on new tickets.")
+    if token := console.token():
+        # Much was said since it was first shown.
+        out.line("Log in with this token; it is not shown again:")
+        out.line(token)
+    else:
+        out.line("Log in with a token that this database has already.")
 
 
 def _new_folder(folder: Path | None) -> Path:
@@ -93,23 +103,27 @@ def _new_folder(folder: Path | None) -> Path:
         return Path(tempfile.mkdtemp(prefix="operator-demo-")).resolve()
 
 
-def _end(out: Output, played: Played) -> None:
-    shown = os.path.relpath(played.database) if "://" not in played.database else played.database
-    shown = min(shown, played.database, key=len)
-    program = "operator"
-    if shutil.which(program) is None:
-        program = os.path.relpath(Path(sys.executable).parent / program)
+def _nearest(path: Path) -> str:
+    return min(os.path.relpath(path), str(path), key=len)
+
+
+def _program() -> str | None:
+    """How `operator` can be called from here, where its name alone does not do."""
+    program = Path(sys.executable).parent / "operator"
+    return os.path.relpath(program) if shutil.which("operator") is None and program.exists() else None
+
+
+def _end(out: Output, played: Played, kept: bool) -> None:
     out.line()
     out.line("# The end")
     for act in played.acts:
         judged = "as it should be" if act.ok else f"but should be {act.wanted}"
         out.line(f"Act {act.number}: ticket #{act.ticket} is {act.status}: {act.reason}, {judged}.")
     out.line(played.audit)
-    out.line(
-        f"That took {played.seconds:.0f} s. Everything that was started is gone; what remains is in {played.folder}."
-    )
+    gone = "Its services and agents are gone" if kept else "Everything that was started is gone"
+    out.line(f"That took {played.seconds:.0f} s. {gone}; what remains is in {played.folder}.")
     out.line("Look around:")
-    out.line(f"  {program} --db {shown} tickets list")
+    out.line(f"  {command('tickets list')}")
     for act in played.acts:
-        out.line(f"  {program} --db {shown} sessions show {act.session}")
-    out.line(f"  {program} --db {shown} audit verify")
+        out.line(f"  {command(f'sessions show {act.session}')}")
+    out.line(f"  {command('audit verify')}")

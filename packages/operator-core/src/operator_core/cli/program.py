@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from operator_core.cli.context import Invocation
+from operator_core.cli.hints import remember
 from operator_core.errors import ConfigError
 
 __all__ = ["program", "run_program"]
@@ -61,6 +62,7 @@ def program(name: str, about: str, version: str, *, remote: Collection[str] = ()
             ),
         ] = None,
     ) -> None:
+        remember(db=db, config=config, server=server, token_file=token_file, remote=remote)
         if server is not None:
             _check_remote(context.invoked_subcommand or "", db, remote)
         elif token_file is not None:

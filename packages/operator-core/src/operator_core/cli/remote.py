@@ -44,7 +44,7 @@ def ticket_data(ticket: TicketDetail) -> dict[str, Any]:
     """A ticket as `operator tickets show --json` has it."""
     data: dict[str, Any] = plain_data(ticket)
     report = data.pop("report")
-    newest = data["sessions"][0]["session_id"] if data["sessions"] else None
+    newest = next((session["session_id"] for session in data["sessions"] if session["judges"] is None), None)
     own = report if report and report["session_id"] == newest else None
     data["closing"] = newest and {
         "session_id": newest,
@@ -121,10 +121,9 @@ class ServerJournal:
 
 async def nobody_works_there(api: Api, pinned_to: str | None) -> str | None:
     """The sentence that says that no worker is there which could take the ticket; None: there is one."""
-    living = [worker.name for worker in await api.workers() if worker.alive and not worker.draining]
-    if pinned_to is None:
-        return None if living else "No worker is running there; start one beside the server with `operator worker run`."
-    return None if pinned_to in living else f"No worker called {pinned_to} is running; the ticket waits for it."
+    from operator_core.api.staffing import nobody_for
+
+    return nobody_for(await api.workers(), pinned_to)
 
 
 def _session(view: SessionView) -> SessionInfo:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from operator_core.cli.context import AsJson, invocation, open_store, run
+from operator_core.cli.hints import completed
 from operator_core.cli.output import Output, plain
 from operator_core.cli.serve import Host, Port, with_address
 from operator_core.errors import ConfigError, MonitorError
@@ -62,7 +63,7 @@ def up(
                     stop,
                     say=out.say,
                     on_conclusion=lambda conclusion: out.say(
-                        plain(database.redactor.text(conclusion.report.markdown()))
+                        plain(completed(database.redactor.text(conclusion.report.markdown())))
                     ),
                     interval_s=interval,
                 )

@@ -10,7 +10,7 @@ import typer
 from operator_core.cli.context import AsJson, invocation, open_server, open_store, run
 from operator_core.cli.output import Output
 from operator_core.cli.people import nobody_works, spoken
-from operator_core.model.ticket import TicketStatus
+from operator_core.model.ticket import Reason, TicketStatus
 
 if TYPE_CHECKING:
     from operator_core.cli.closing import Closing
@@ -105,7 +105,7 @@ def submit(
 
     def say(line: str) -> None:
         if not as_json:
-            out.line(line)
+            out.ours(line)
 
     def opened(number: int | None) -> None:
         say(f"Ticket #{number} is open.")
@@ -181,12 +181,13 @@ def _tell(out: Output, ticket: dict[str, Any], closing: Closing | None) -> None:
     out.line(f"Ticket #{number} is {ticket['status']}: {ticket['reason']}.")
     if ticket["status"] == TicketStatus.WAITING_FOR_INPUT:
         if closing and closing.question:
-            out.line(closing.question)
-        out.line(f'Answer with `operator reply {number} "…"`.')
+            by_us = ticket["reason"] == Reason.NEEDS_APPROVAL.value
+            (out.ours if by_us else out.line)(closing.question)
+        out.ours(f'Answer with `operator reply {number} "…"`.')
     elif closing and closing.headline:
         out.line(closing.headline)
     if closing and closing.folder:
         out.line(f"Session folder: {closing.folder}")
     if closing and closing.markdown:
         place = f"{closing.folder}/REPORT.md, and " if closing.folder else ""
-        out.line(f"Report: {place}`operator tickets show {number}`")
+        out.ours(f"Report: {place}`operator tickets show {number}`")

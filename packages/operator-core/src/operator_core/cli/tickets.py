@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from operator_core.cli.context import AsJson, invocation, open_server, open_store, run
+from operator_core.cli.context import AsJson, invocation, open_api, open_server, open_store, run
+from operator_core.cli.hints import completed
 from operator_core.cli.output import Output, plain, seconds
 from operator_core.errors import ConfigError
-from operator_core.model.ticket import Ticket, TicketKind, TicketStatus
+from operator_core.model.ticket import TERMINAL, Ticket, TicketKind, TicketStatus, plain_diagnosis
 
 if TYPE_CHECKING:
     from operator_core.api.models import TicketDetail, TicketView
@@ -44,12 +45,13 @@ def list_(
         async with open_store(context) as database:
             return await TicketDB(database).list_tickets(status, kind=kind, limit=limit)
 
-    found: Sequence[Ticket | TicketView]
-    found = run(_listed_there(context, status, kind, limit) if _there(context) else work())
     out = Output()
     if as_json:
-        out.json([_document(ticket) for ticket in found])
+        # The same document wherever the tickets are.
+        out.json([_document(ticket) for ticket in run(_listed(context, status, kind, limit))])
         return
+    found: Sequence[Ticket | TicketView]
+    found = run(_listed(context, status, kind, limit) if _there(context) else work())
     rows = [(t.id, _state(t), _kind(t), t.invariant_name, t.occurrence_count, t.last_seen_at, _about(t)) for t in found]
     out.table(("id", "state", "kind", "name", "seen", "last seen", "about"), rows, empty="There are no tickets.")
 
@@ -93,13 +95,13 @@ def show(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False) -
         return
     closing = data["closing"] or {}
     if closing.get("markdown"):
-        out.line(plain(closing["markdown"]))
+        out.line(plain(completed(closing["markdown"])))
     _show(out, data)
     if data["session_id"] is not None:
         out.line()
-        out.line(f"Every step: `operator sessions show {data['session_id']}`")
-        if data["status"] in (TicketStatus.RESOLVED, TicketStatus.ESCALATED):
-            out.line(f"The proof, or what is missing: `operator audit export {data['session_id']} --format report`")
+        out.ours(f"Every step: `operator sessions show {data['session_id']}`")
+        if data["status"] in (TicketStatus.RESOLVED, TicketStatus.ESCALATED) and not _there(context):
+            out.ours(f"The proof, or what is missing: `operator audit export {data['session_id']} --format report`")
 
 
 @app.command("open")
@@ -223,15 +225,15 @@ def _there(context: typer.Context) -> bool:
     return invocation(context).server is not None
 
 
-async def _listed_there(
+async def _listed(
     context: typer.Context, status: TicketStatus | None, kind: TicketKind | None, limit: int
 ) -> list[TicketView]:
     found: list[TicketView] = []
     cursor: str | None = None
-    async with open_server(context) as server:
+    async with open_api(context) as api:
         while len(found) < limit:
             states = [status.value] if status else []
-            page = await server.tickets(
+            page = await api.tickets(
                 status=states, kind=kind and kind.value, limit=min(_PAGE, limit - len(found)), cursor=cursor
             )
             found += page.items
@@ -273,7 +275,7 @@ def _done(ticket: Ticket | TicketDetail, what: str, as_json: bool) -> None:
     if as_json:
         out.json(_document(ticket))
     else:
-        out.line(f"Ticket #{ticket.id} {what}.")
+        out.ours(f"Ticket #{ticket.id} {what}.")
 
 
 def _state(ticket: Ticket | TicketView) -> str:
@@ -324,7 +326,23 @@ def _check_field(check: dict[str, Any] | None) -> str:
     return f"{check['subject']['name']} / {check['invariant']['name']}" if check else "none: nothing can be proved"
 
 
+def _said_since(data: dict[str, Any]) -> str | None:
+    """What an alert's sender said since the incident was seen last: an observation, which proves nothing."""
+    from operator_core import clock
+    from operator_core.api.happened import happened
+
+    if data["status"] in TERMINAL:
+        return None
+    said = next((h for h in reversed(data["history"]) if h["kind"] == "observation"), None)
+    if said is None or clock.parse_iso(said["at"]) < clock.parse_iso(data["last_seen_at"]):
+        return None
+    words = happened("observation", said)
+    return words and f"{words}, says {said.get('actor') or 'its sender'} at {seconds(said['at'])}; that proves nothing"
+
+
 def _show(out: Output, data: dict[str, Any]) -> None:
+    from operator_core.api.happened import happened
+
     check, task = data["check_spec"], data["kind"] == TicketKind.TASK.value
     closing = data["closing"] or {}
     out.line(f"# Ticket #{data['id']}: {data['invariant_name']}")
@@ -340,7 +358,8 @@ def _show(out: Output, data: dict[str, Any]) -> None:
             "asks": closing.get("question") if data["status"] == TicketStatus.WAITING_FOR_INPUT else None,
             "submitted" if task else "first seen": seconds(data["first_seen_at"]),
             "last seen": None if task else f"{seconds(data['last_seen_at'])} ({data['occurrence_count']} times)",
-            "diagnosis": data["diagnosis"],
+            "said since": _said_since(data),
+            "diagnosis": plain_diagnosis(data["diagnosis"]),
             "resolved": seconds(data["resolved_at"]),
             "watched until": seconds(data["watch_until"]),
             "reopened from": data["reopened_from"],
@@ -360,7 +379,7 @@ def _show(out: Output, data: dict[str, Any]) -> None:
         (
             seconds(h["at"]),
             f"{h.get('old') or '-'} -> {h['new']}" if "new" in h else h["kind"],
-            h.get("reason"),
+            h.get("reason") or happened(h["kind"], h),
             h.get("actor"),
         )
         for h in data["history"]

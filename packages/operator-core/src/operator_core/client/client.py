@@ -6,6 +6,7 @@ import asyncio
 import json
 import stat
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -35,6 +36,7 @@ from operator_core.api.submission import TaskFile
 from operator_core.client.events import StreamEvent
 from operator_core.client.http import Http
 from operator_core.errors import ConfigError, StoreUnavailable
+from operator_core.model.digest import Digest
 from operator_core.text import clip, printable
 
 __all__ = ["Client"]
@@ -170,6 +172,10 @@ class Client:
         params = {"by": by, "days": days, "limit": limit}
         return await self._http.get(f"{_API}/costs", TypeAdapter(list[CostRow]), params)
 
+    async def digest(self, since: datetime) -> Digest:
+        """As :meth:`~operator_core.api.protocol.Api.digest`."""
+        return await self._http.get(f"{_API}/digest", TypeAdapter(Digest), {"since": clock.iso(since)})
+
     async def approvals(self, *, pending: bool = True, limit: int = 100) -> list[ApprovalView]:
         """As :meth:`~operator_core.api.protocol.Api.approvals`."""
         return await self._http.get(f"{_API}/approvals", _APPROVALS, {"pending": pending, "limit": limit})
@@ -241,6 +247,10 @@ class Client:
     async def reopen(self, ticket_id: int) -> TicketDetail:
         """As :meth:`~operator_core.api.protocol.Api.reopen`."""
         return await self._act(ticket_id, "reopen")
+
+    async def verify(self, ticket_id: int, *, checks_only: bool = False, key: str | None = None) -> TicketDetail:
+        """As :meth:`~operator_core.api.protocol.Api.verify`."""
+        return await self._act(ticket_id, "verify", {"checks_only": checks_only}, key=key or clock.new_id())
 
     async def resolve(self, ticket_id: int, reason: str) -> TicketDetail:
         """As :meth:`~operator_core.api.protocol.Api.resolve`."""

@@ -20,6 +20,7 @@ from operator_core.intake.items import (
     Observed,
     find_check,
     harmless_labels,
+    missing_labels,
     of_severity,
     one_line,
     short_key,
@@ -102,14 +103,18 @@ def _item(
     began = _moment(alert.startsAt, now)
     key = _fingerprint(alert)
     if alert.status == "resolved":
-        at = clock.iso(_moment(alert.endsAt, now)) if alert.endsAt else None
+        # Go's zero time is no time.
+        ended = "" if alert.endsAt.startswith("0001-01-01T") else alert.endsAt
+        at = clock.iso(_moment(ended, now)) if ended else None
         return Observed(key, "resolved", f"{clock.iso(began)} {at or ''}".strip(), {"ended_at": at or "unknown"})
     name = one_line(alert.labels.get("alertname", ""), 120) or "alert"
     wanted = alert.labels.get(rules.invariant_label) or alert.annotations.get(rules.invariant_label) or ""
     check = find_check(settings, wanted) if wanted else None
-    note = None
+    notes = [missing_labels(alert.labels)]
     if wanted and check is None:
-        note = f"The invariant {one_line(wanted, 80)!r} is not configured, so that no repair of it can be proved."
+        notes.append(
+            f"The invariant {one_line(wanted, 80)!r} is not configured, so that no repair of it can be proved."
+        )
     return Firing(
         key,
         InvariantViolation(
@@ -125,7 +130,7 @@ def _item(
         context=(check.subject.context or None) if check else None,
         check=check,
         labels=harmless_labels(alert.labels),
-        note=note,
+        note=" ".join(note for note in notes if note) or None,
     )
 
 
@@ -149,6 +154,7 @@ def _snapshot(group: _Group, alert: _Alert) -> dict[str, Any]:
         "starts_at": one_line(alert.startsAt, 64),
         "fingerprint": one_line(alert.fingerprint, 128),
         "labels": harmless_labels(alert.labels),
+        **({"labels_left_out": left_out} if (left_out := missing_labels(alert.labels)) else {}),
         "annotations": _clipped(alert.annotations),
         "generator_url": clip(alert.generatorURL, 1000),
         "alertmanager": clip(group.externalURL, 1000),

@@ -28,6 +28,7 @@ __all__ = [
     "Receipt",
     "find_check",
     "harmless_labels",
+    "missing_labels",
     "of_severity",
     "one_line",
     "short_key",
@@ -189,12 +190,19 @@ def short_key(text: str) -> str:
 
 
 def harmless_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """At most 64 labels with names of 128 and values of 500 characters; what is empty is left out."""
-    out: dict[str, str] = {}
-    for name, value in labels.items():
-        if name.strip() and value.strip() and len(out) < _MAX_LABELS:
-            out[one_line(name, 128)] = clip(value, 500)
-    return out
+    """The first 64 labels by name, with names of 128 and values of 500 characters; what is empty is left out."""
+    return dict(_labels(labels)[:_MAX_LABELS])
+
+
+def missing_labels(labels: Mapping[str, str]) -> str | None:
+    """The sentence that says that :func:`harmless_labels` has not kept all; None: it has."""
+    more = len(_labels(labels)) - _MAX_LABELS
+    return f"{more} label(s) were left out; the first {_MAX_LABELS} by name are kept." if more > 0 else None
+
+
+def _labels(labels: Mapping[str, str]) -> list[tuple[str, str]]:
+    kept = {one_line(name, 128): clip(labels[name], 500) for name in labels if name.strip() and labels[name].strip()}
+    return sorted(kept.items())
 
 
 def of_severity(word: str, known: Mapping[str, Severity]) -> Severity | None:

@@ -47,7 +47,11 @@ class ListAsked(Asked):
     kind: Literal["incident", "task"] | None = None
     severity: Literal["critical", "warning", "info"] | None = None
     needs_me: bool = Field(default=False, description="Only those that wait for a person.")
-    search: str = Field(default="", max_length=200, description="Words, `#id` or `label=value`.")
+    search: str = Field(
+        default="",
+        max_length=200,
+        description='Words, `#id` or labels: `team=shop`, `team="two words"`, `team=sh*`, `team=` (any value).',
+    )
     order: Literal["attention", "newest"] = Field(
         default="attention", description="attention: what needs a person first, then what runs, then the rest."
     )

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import Integer, Text, bindparam, func, or_, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from operator_core import clock
 from operator_core.db.engine import Database
-from operator_core.db.schema import outbox
+from operator_core.db.schema import db_now_ms, outbox
 from operator_core.errors import NotFound, TransitionRefused
 from operator_core.model.entry import stored_json
 
@@ -82,6 +84,9 @@ class Slip(NamedTuple):
     Attributes:
         ended_at: None while it is still to go out.
         error: Why it waits, or why it never went out; None: nothing is wrong.
+        next_try: When it is tried next, at the earliest; None: as soon as it is its turn, or never.
+        behind: Number of the letter of the same channel that goes out before it; None: it is the next.
+        under_way: Whether somebody carries it now.
     """
 
     id: int
@@ -91,6 +96,9 @@ class Slip(NamedTuple):
     created_at: str
     ended_at: str | None
     error: str | None
+    next_try: str | None = None
+    behind: int | None = None
+    under_way: bool = False
 
 
 _INSERTS = {
@@ -100,6 +108,13 @@ _INSERTS = {
 # Numbers are given before the commit: without it, a letter could appear behind one that has gone out already.
 _IN_TURN = text("SELECT pg_advisory_xact_lock(hashtextextended(:channel, 7))")
 _prefix = bindparam("prefix", type_=Text)
+_NOW = db_now_ms()
+_earlier = outbox.alias("earlier")
+_head = (
+    select(func.min(_earlier.c.id))
+    .where(_earlier.c.channel == outbox.c.channel, _earlier.c.ended_at.is_(None))
+    .scalar_subquery()
+)
 _SLIPS = (
     select(
         outbox.c.id,
@@ -109,6 +124,10 @@ _SLIPS = (
         outbox.c.created_at,
         outbox.c.ended_at,
         outbox.c.error,
+        outbox.c.due_at,
+        (outbox.c.due_at > _NOW).label("pauses"),
+        (outbox.c.taken_until > _NOW).label("under_way"),
+        _head.label("head"),
     )
     .where(
         func.substr(outbox.c.channel, 1, func.length(_prefix)) == _prefix,
@@ -159,7 +178,16 @@ async def put(c: AsyncConnection, channel: str, kind: str, body: Mapping[str, An
 async def slips(database: Database, channels: str = "", *, limit: int = 100) -> list[Slip]:
     """What is still to go out and what never will, newest first."""
     rows = await database.fetch(_SLIPS, prefix=channels, limit=limit)
-    return [Slip(r.id, r.channel, r.kind, r.attempts, r.created_at, r.ended_at, r.error) for r in rows]
+    return [_slip(row) for row in rows]
+
+
+def _slip(row: Row[Any]) -> Slip:
+    known = Slip(row.id, row.channel, row.kind, row.attempts, row.created_at, row.ended_at, row.error)
+    if row.ended_at is not None:
+        return known
+    at = clock.iso(datetime.fromtimestamp(row.due_at / 1000, UTC)) if row.pauses else None
+    behind = row.head if row.head is not None and row.head < row.id else None
+    return known._replace(next_try=at, behind=behind, under_way=bool(row.under_way))
 
 
 async def again(database: Database, letter: int) -> None:

@@ -132,14 +132,20 @@ class ClosureReport:
             lines += ["## What was asked", *quoted(task.asked), ""]
         lines += ["## What was claimed", *quoted(self.outcome.summary), "", "## What was proved", ""]
         if self.verdict is None:
+            what = "resolution" if task is None else "result"
+            canceled = self.outcome.kind is OutcomeKind.CANCELED
             lines.append(
-                f"Nothing: no {'resolution' if task is None else 'result'} was proposed, so nothing was verified."
+                "Nothing: a person canceled it. A verdict from before that, if there is one, is in its journal."
+                if canceled
+                else f"Nothing: no {what} was proposed, so nothing was verified."
             )
             if task is None:
                 return "\n".join(lines) + "\n"
             lines.append("")
         if task is not None:
             lines += _what(task)
+        if self.verdict is not None and not self.verdict.clauses:
+            lines += [f"Nothing: {inline(self.verdict.why).rstrip('.')}.", ""]
         for clause in self.verdict.clauses if self.verdict else ():
             need = "required" if clause.required else "not required"
             lines += [
@@ -164,7 +170,8 @@ class ClosureReport:
         if task is None:
             return gaps
         if self.verdict is None:
-            gaps.append("the work: it was not judged")
+            canceled = self.outcome.kind is OutcomeKind.CANCELED
+            gaps.append(f"the work: it was {'canceled' if canceled else 'not judged'}")
         present = {clause.clause for clause in clauses}
         if not task.checks and Clause.CHECKS not in present:
             gaps.append("checks: the task has no check")
@@ -184,14 +191,15 @@ class ClosureReport:
         )
         if self.task is None:
             assert self.verdict is not None
+            frozen = f"- The check is frozen as `{check_hash[:16]}` (SHA-256 of the invariant)." if check_hash else ""
             return [
-                f"- The check is frozen as `{(check_hash or 'none')[:16]}` (SHA-256 of the invariant).",
+                frozen or "- It has no check, so that nothing can be looked at again; a person has to decide.",
                 *[f"- `{code(how)}`" for how in dict.fromkeys(_all_how(self.verdict))],
                 whole,
             ]
         lines = [
             f"- All of it, from what was recorded: `operator verify {self.ticket.id}`",
-            f"- The task with its checks is frozen as `{(check_hash or 'none')[:16]}` (SHA-256).",
+            *([f"- The task with its checks is frozen as `{check_hash[:16]}` (SHA-256)."] if check_hash else []),
         ]
         enter = f"cd {shlex.quote(self.task.workspace)}"
         for number, command in enumerate(self.task.checks, 1):

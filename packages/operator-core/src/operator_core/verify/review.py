@@ -27,7 +27,7 @@ class ReviewRefused(VerificationError, ValueError):
 class ReviewVerdict(BaseModel):
     """What a verifier agent answers with: the fields of ``VERDICT.json``, and no others."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     approved: bool
     feedback: _Said
@@ -147,11 +147,21 @@ def _evidence(command: Executed) -> Evidence:
     return Evidence(
         f"verifier ran: {clip(' '.join(printable(command.command).split()), 400)}",
         "exit 0",
-        f"{ended}: {clip(summary, 600)}" if summary else ended,
+        _observed(ended, clip(summary, 600)),
         None if command.timed_out or command.exit_code is None else command.exit_code == 0,
         clock.iso(),
         command.command,
     )
+
+
+def _observed(ended: str, summary: str) -> str:
+    """How it ended and what it said, each once: a summary of ours begins with how it ended."""
+    said = (
+        re.sub(rf"{re.escape(ended)}(?=[:,]|\Z)[:,]?\s*", "", summary, count=1)
+        if summary.startswith(ended)
+        else summary
+    )
+    return f"{ended}: {said}" if said else ended
 
 
 # They look, print, move files or fetch things; none of them runs the work.

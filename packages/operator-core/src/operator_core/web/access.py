@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hmac
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from enum import Enum
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -30,6 +31,7 @@ __all__ = [
     "Rule",
     "cookie_name",
     "guarded_routes",
+    "recognize",
     "route_template",
     "same_site",
     "still_allowed",
@@ -68,6 +70,7 @@ ACCESS: Mapping[tuple[str, str], Rule] = {
     ("POST", "/tickets/{ticket_id}/cancel"): _OPERATOR,
     ("POST", "/tickets/{ticket_id}/resolve"): _OPERATOR,
     ("POST", "/tickets/{ticket_id}/reopen"): _OPERATOR,
+    ("POST", "/tickets/{ticket_id}/verify"): _OPERATOR,
     ("POST", "/tickets/{ticket_id}/hold"): _OPERATOR,
     ("POST", "/tickets/{ticket_id}/release"): _OPERATOR,
     ("GET", "/sessions/{session_id}"): _VIEWER,
@@ -97,7 +100,7 @@ ACCESS: Mapping[tuple[str, str], Rule] = {
     ("GET", "/settings"): _VIEWER,
     ("POST", "/settings/tokens"): _ADMIN,
     ("POST", "/settings/tokens/{token_id}/revoke"): _ADMIN,
-    # ---- one question, for whoever has its signed link
+    # ---- one question, for whoever has its link
     ("GET", "/a/{token}"): PUBLIC,
     ("POST", "/a/{token}"): PUBLIC,
     # ---- tokens
@@ -118,6 +121,7 @@ ACCESS: Mapping[tuple[str, str], Rule] = {
     ("POST", "/api/v1/tickets/{ticket_id}/cancel"): _OPERATOR,
     ("POST", "/api/v1/tickets/{ticket_id}/hold"): _OPERATOR,
     ("POST", "/api/v1/tickets/{ticket_id}/reopen"): _OPERATOR,
+    ("POST", "/api/v1/tickets/{ticket_id}/verify"): _OPERATOR,
     ("POST", "/api/v1/tickets/{ticket_id}/resolve"): _OPERATOR,
     ("POST", "/api/v1/tasks"): _OPERATOR,
     ("POST", "/api/v1/incidents"): _OPERATOR,
@@ -132,6 +136,7 @@ ACCESS: Mapping[tuple[str, str], Rule] = {
     ("GET", "/api/v1/workers"): _VIEWER,
     ("POST", "/api/v1/workers/{worker_id}/drain"): _ADMIN,
     ("GET", "/api/v1/invariants"): _VIEWER,
+    ("GET", "/api/v1/digest"): _VIEWER,
     ("GET", "/api/v1/costs"): _VIEWER,
     ("GET", "/api/v1/audit"): _VIEWER,
     ("POST", "/api/v1/audit/verify"): _VIEWER,
@@ -214,6 +219,15 @@ async def still_allowed(request: Request) -> bool:
     except StoreError:
         return True
     return known is not None and isinstance(rule, Role) and known.actor.role.allows(rule)
+
+
+async def recognize(request: Request) -> None:
+    """Note who asks where no route has looked, for the page that says what went wrong; it needs no right."""
+    if getattr(request.state, "actor", None) is None:
+        with suppress(StoreError):
+            known = await _who(site_of(request), request)
+            if known is not None:
+                request.state.actor, request.state.csrf = known.actor, known.csrf
 
 
 class _Gate:

@@ -15,6 +15,7 @@ Said = Literal[
     "approved",
     "canceled",
     "canceling",
+    "canceling_now",
     "denied",
     "drained",
     "held",
@@ -28,6 +29,7 @@ Said = Literal[
     "steered",
     "submitted",
     "undrained",
+    "verifying",
 ]
 
 _SENTENCES: dict[str, str] = {
@@ -35,6 +37,7 @@ _SENTENCES: dict[str, str] = {
     "approved": "The call is allowed, once; the session goes on.",
     "canceled": "The ticket is canceled.",
     "canceling": "The cancellation was stored; the worker stops at its next step.",
+    "canceling_now": "The cancellation was stored; the worker kills what runs, now.",
     "denied": "The call is denied; the agent is told so.",
     "drained": "The worker ends what it has and takes nothing new.",
     "held": "The ticket is held; no worker takes it.",
@@ -48,6 +51,7 @@ _SENTENCES: dict[str, str] = {
     "steered": "The message was stored; the agent reads it before its next step.",
     "submitted": "The task is submitted.",
     "undrained": "The worker takes tickets again.",
+    "verifying": "It is to be judged again; what a worker finds is shown here.",
 }
 assert set(_SENTENCES) == set(get_args(Said))
 

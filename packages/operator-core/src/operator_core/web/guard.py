@@ -18,12 +18,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from operator_core import clock
 from operator_core.errors import OperatorError
+from operator_core.http_server import TRANSPORT_KEY
 from operator_core.web.access import route_template
 from operator_core.web.metrics import Metrics
 from operator_core.web.problems import answer, status_of
 from operator_core.web.site import Site
 
-__all__ = ["BODY_S", "CSP", "SEND_S", "TRANSPORT_KEY", "Guard"]
+__all__ = ["BODY_S", "CSP", "SEND_S", "Guard"]
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -33,8 +34,6 @@ BODY_S = 30.0
 """A request whose body takes longer is refused, in seconds."""
 SEND_S = 30.0
 """A connection that takes nothing for so long is dropped, in seconds."""
-TRANSPORT_KEY = "operator_transport"
-"""Where a request's state has its connection, if it came over one."""
 
 _HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": CSP,

@@ -109,9 +109,10 @@ def answer(
 def _page(request: Request, status: int, title: str, detail: str, headers: Mapping[str, str] | None) -> Response | None:
     """None: the page itself fails, which must not hide what went wrong before."""
     from operator_core.web.templates import render
+    from operator_core.web.words import on_page
 
     try:
-        return render(request, "error.html", status=status, title=title, detail=detail, headers=headers)
+        return render(request, "error.html", status=status, title=title, detail=on_page(detail), headers=headers)
     except Exception:
         _logger.exception("The page that says what went wrong cannot be made")
         return None
@@ -141,9 +142,15 @@ async def _http(request: Request, error: Exception) -> Response:
     detail, headers = error.detail, error.headers
     if error.status_code == 404 and detail == HTTPStatus.NOT_FOUND.phrase:
         detail = "There is nothing at this address; begin at `/`, or see `/api/v1/openapi.json`."
+        if wants_page(request):
+            detail = "There is nothing at this address; begin at the board."
     elif error.status_code == 405:
-        detail = "This address does not know that method; the header `Allow` names those that it does."
+        detail = "This address does not know that method; the header Allow names those that it does."
         headers = {"Allow": ", ".join(_methods(request))}
+    if wants_page(request):
+        from operator_core.web.access import recognize
+
+        await recognize(request)
     return answer(request, error.status_code, str(detail), headers=headers)
 
 

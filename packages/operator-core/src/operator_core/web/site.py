@@ -85,7 +85,7 @@ class Site:
     def note_use(self, token: TokenInfo) -> None:
         """Note beside the request that a token was used; when the store is busy the request does not wait."""
         used = token.last_used_at
-        if (used is None or (clock.now() - used).total_seconds() >= _USED_STEP_S) and token.id not in self._asides:
+        if (used is None or abs((clock.now() - used).total_seconds()) >= _USED_STEP_S) and token.id not in self._asides:
             self._asides[token.id] = asyncio.create_task(self._used(token.id))
 
     async def close(self) -> None:
@@ -108,7 +108,8 @@ def make_site(
 ) -> Site:
     """A server's site on an open store; close it at the end."""
     api = LocalApi(database, settings, Actor("server", Role.ADMIN, "api"), loaded=loaded)
-    return Site(settings, database, api, Feeds(database, api), loaded=loaded, say=say)
+    feeds = Feeds(database, api, max_each=settings.web.streams_per_token)
+    return Site(settings, database, api, feeds, loaded=loaded, say=say)
 
 
 def site_of(request: Request) -> Site:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -13,12 +14,15 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from operator_core import __version__
+from operator_core.api.happened import detail_words
+from operator_core.api.telling import telling_labels
 from operator_core.clock import now
 from operator_core.model.person import Actor, Role
 from operator_core.web import words
 from operator_core.web.ansi import ansi
 from operator_core.web.assets import static_url
 from operator_core.web.flash import said
+from operator_core.web.site import site_of
 
 __all__ = ["environment", "html", "is_part", "render", "render_part"]
 
@@ -63,12 +67,22 @@ def environment() -> Environment:
         markdown=words.markdown,
         moment=words.moment,
         money=words.money,
+        on_page=words.on_page,
         pretty=words.pretty,
+        sentence=words.sentence,
         size=words.size,
         visible=words.visible,
     )
     made.globals.update(
-        now=now, places=PLACES, query=_query, static_url=static_url, version=__version__, Role=Role, said=said
+        now=now,
+        detail_words=detail_words,
+        telling_labels=telling_labels,
+        places=PLACES,
+        query=_query,
+        static_url=static_url,
+        version=__version__,
+        Role=Role,
+        said=said,
     )
     return made
 
@@ -89,7 +103,8 @@ def render(
         status: HTTP status.
         block: What htmx gets: a block that this template itself has. None: always the whole page.
         values: For the template. It also has ``ui`` (the macros of ``macros.html``), ``request``, ``actor`` (None:
-            nobody is signed in), ``csrf``, ``theme`` (``light``, ``dark`` or empty: as the system is), ``may(role)``.
+            nobody is signed in), ``csrf``, ``theme`` (``light``, ``dark`` or empty: as the system is), ``may(role)``,
+            ``command_here(words)``.
     """
     if block is not None and is_part(request):
         return html(render_part(request, name, block, **values), status=status, headers=headers)
@@ -130,11 +145,17 @@ def _context(request: Request, status: int, values: Mapping[str, Any]) -> dict[s
         "csrf": csrf,
         "csrf_token": csrf,
         "theme": theme if theme in THEMES else "",
+        "command_here": lambda words: _command_here(request, words),
         "may": lambda role: actor is not None and actor.role.allows(Role(role)),
         **values,
     }
     context["ui"] = environment().get_template("macros.html").make_module(context)
     return context
+
+
+def _command_here(request: Request, words: str) -> str:
+    """A command that asks this server, wherever it is typed."""
+    return f"operator --server {shlex.quote(site_of(request).url)} {words}"
 
 
 def _query(request: Request, **changes: Any) -> str:

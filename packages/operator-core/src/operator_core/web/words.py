@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from operator_core.clock import now
+from operator_core.text import ODD
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -26,7 +27,9 @@ __all__ = [
     "markdown",
     "moment",
     "money",
+    "on_page",
     "pretty",
+    "sentence",
     "size",
     "visible",
 ]
@@ -37,12 +40,11 @@ MAX_SHOWN = 100_000
 MAX_MARKS = 500
 """No page names more invisible characters of one text."""
 
+_UNITS = ((86400 * 365, "y"), (86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_NEARLY = 0.05
 _CONTROL = {i: f"^{chr(i + 64)}" for i in range(32) if i not in (9, 10)} | {0x7F: "^?"}
-# Characters that are not seen, or that make a line read differently from what it says.
-_ODD = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
-    "\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff\ud800-\udfff]"
-)
+_COMMAND = re.compile(r"; (?:see|list)\b[^;`]*`operator [^`]*`[^;`]*\.\Z")
+_TICKS = re.compile(r"(``?)([^`]+)\1")
 # More marks on one letter than any language has paint over the lines around it.
 _STACK = re.compile(
     "([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{4})"
@@ -63,10 +65,10 @@ def visible(value: object, limit: int = MAX_SHOWN, *, marks: int = MAX_MARKS) ->
         text = text[:limit]
     out, last = [], 0
     text = _STACK.sub(r"\1", text)
-    for match in islice(_ODD.finditer(text), max(0, marks)):
+    for match in islice(ODD.finditer(text), max(0, marks)):
         out += [escape(text[last : match.start()]), _mark(match[0])]
         last = match.end()
-    out.append(escape(_ODD.sub("\ufffd", text[last:])))
+    out.append(escape(ODD.sub("\ufffd", text[last:])))
     if cut > 0:
         out.append(Markup('<span class="cut"> … {} more characters</span>').format(f"{cut:,}"))
     return Markup("").join(out)
@@ -77,6 +79,29 @@ def _mark(char: str) -> Markup:
     name = unicodedata.name(char, "control character").lower()
     shown = _CONTROL.get(code, f"U+{code:04X}")
     return Markup('<span class="odd" title="{}">{}</span>').format(f"U+{code:04X} {name}", shown)
+
+
+def sentence(value: object, limit: int = 2000) -> Markup:
+    """A sentence of ours, as :func:`visible`; what stands between backticks in it looks like code.
+
+    Args:
+        limit: More characters than so many are cut, which is said.
+    """
+    text = str(value)
+    out, last, end = [], 0, min(len(text), limit)
+    for match in _TICKS.finditer(text, 0, end):
+        out += [
+            visible(text[last : match.start()]),
+            Markup('<code class="command">{}</code>').format(visible(match[2])),
+        ]
+        last = match.end()
+    out.append(visible(text[last:], end - last))
+    return Markup("").join(out)
+
+
+def on_page(text: str) -> str:
+    """A sentence of ours without the command that would list or show what the page has in its place."""
+    return _COMMAND.sub(".", text)
 
 
 def pretty(value: object, limit: int = MAX_SHOWN) -> Markup:
@@ -90,7 +115,7 @@ def pretty(value: object, limit: int = MAX_SHOWN) -> Markup:
 def markdown(text: str) -> Markup:
     """A page that we wrote with quotations in it, as HTML below a heading of ours: no raw HTML, pictures or links."""
     made = _markdown()
-    tokens = made.parse(_ODD.sub(lambda m: _CONTROL.get(ord(m[0]), f"[U+{ord(m[0]):04X}]"), text[:MAX_SHOWN]))
+    tokens = made.parse(ODD.sub(lambda m: _CONTROL.get(ord(m[0]), f"[U+{ord(m[0]):04X}]"), text[:MAX_SHOWN]))
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(6, int(token.tag[1]) + 2)}"
@@ -109,15 +134,16 @@ def ago(then: datetime, at: datetime | None = None) -> str:
     seconds = ((at or now()) - then).total_seconds()
     if abs(seconds) < 10:
         return "just now"
-    short = _short(abs(seconds))
-    return f"{short} ago" if seconds > 0 else f"in {short}"
+    if seconds > 0:
+        return f"{_short(seconds)} ago"
+    # What was given for 30 days says so, and not 29 a second later.
+    size_s, unit = next((size_s, unit) for size_s, unit in _UNITS if -seconds >= size_s * (1 - _NEARLY))
+    return f"in {int(-seconds / size_s + _NEARLY)} {unit}"
 
 
 def _short(seconds: float) -> str:
-    for size_s, unit in ((86400 * 365, "y"), (86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size_s:
-            return f"{int(seconds // size_s)} {unit}"
-    return f"{int(seconds)} s"
+    size_s, unit = next((size_s, unit) for size_s, unit in _UNITS if seconds >= size_s)
+    return f"{int(seconds // size_s)} {unit}"
 
 
 def moment(then: datetime) -> str:

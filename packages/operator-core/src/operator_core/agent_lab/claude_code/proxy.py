@@ -33,10 +33,10 @@ from operator_core.config import ModelSettings
 from operator_core.db.audit_log import Journal
 from operator_core.errors import LimitReached, ModelError, ModelUnreachable, OperatorError, UnknownPrice
 from operator_core.failpoints import reach
+from operator_core.http_server import TRANSPORT_KEY
 from operator_core.model.entry import Draft, EntryKind
 from operator_core.model.usage import Usage
 from operator_core.scripted.serve import QuietServer
-from operator_core.scripted.server import TRANSPORT_KEY
 from operator_core.text import clip, first_line, printable
 
 __all__ = ["MAX_REQUEST", "MAX_RETRY_AFTER_S", "Proxy", "listen", "peer_of"]

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from operator_core.agent_lab.claude_code.reply import calls_of, texts_of
+from operator_core.agent_lab.naming import by_whom, shown_model, speaker
 from operator_core.agent_lab.summaries import summarize_output, summarize_text
+from operator_core.config import ModelSettings
 from operator_core.db.audit_log import Journal
 from operator_core.failpoints import reach
 from operator_core.model.entry import Draft, Entry, EntryKind
@@ -33,6 +35,7 @@ class Record:
         journal: Its ``phase`` is set.
         entries: Of this phase so far.
         say: Prints one line for a person.
+        settings: Of the model that the CLI talks to.
 
     Attributes:
         open: Names of the tools whose calls have an intent and no result, by id.
@@ -41,13 +44,16 @@ class Record:
         structured: The arguments of the last accepted ``StructuredOutput`` call.
     """
 
-    def __init__(self, journal: Journal, entries: Iterable[Entry], say: Callable[[str], None]) -> None:
+    def __init__(
+        self, journal: Journal, entries: Iterable[Entry], say: Callable[[str], None], settings: ModelSettings
+    ) -> None:
         self.open: dict[str, str] = {}
         self.commands = 0
         self.last: dict[str, Any] | None = None
         self.structured: Any = None
         self._journal = journal
         self._say = say
+        self._settings = settings
         self._clean: Callable[[str], str] = journal.audit.database.redactor.text
         self._inputs: dict[str, Any] = {}
         self._lock = asyncio.Lock()
@@ -75,7 +81,10 @@ class Record:
     async def reply(self, message: dict[str, Any], usage: Usage) -> None:
         """A reply, its texts and the intents of its calls become durable in one write, before the CLI acts on it."""
         stop = message.get("stop_reason")
-        meta = {"usage": usage._asdict(), "stop_reason": stop, "model": message.get("model")}
+        said = message.get("model")
+        model = said if isinstance(said, str) else ""
+        who = speaker(self._settings, model)
+        meta = {"usage": usage._asdict(), "stop_reason": stop, "model": shown_model(self._settings, model) or None}
         body = {"role": "assistant", "content": message["content"]}
         drafts = [
             Draft(EntryKind.MESSAGE, f"reply, {clip(printable(self._clean(str(stop))), 40)}", body=body, meta=meta)
@@ -83,8 +92,8 @@ class Record:
         lines = []
         for text in texts_of(message):
             summary = summarize_text(self._clean(text))
-            drafts.append(Draft(EntryKind.REASONING, summary, text))
-            lines.append(f"[Claude] {summary}")
+            drafts.append(Draft(EntryKind.REASONING, summary, text, meta=by_whom(who)))
+            lines.append(f"[{who}] {summary}")
         calls = calls_of(message)
         for block in calls:
             intent = self._intent(block)

@@ -109,7 +109,7 @@ async def run_claude_code(phase: CliPhase) -> CliResult:
     if plan.ended is not None:
         return plan.ended
     config.mkdir(mode=0o700, parents=True, exist_ok=True)
-    record = Record(phase.journal, phase.entries, phase.say)
+    record = Record(phase.journal, phase.entries, phase.say, phase.settings.model)
     result = await _start(phase, plan, record, config)
     if result is None:
         plan = make_plan(phase.entries, phase.prompt, config, lost=True)

@@ -1,8 +1,7 @@
-"""``/a/…``: one question, answered through a signed link. Looking at it changes nothing: programs preview links."""
+"""``/a/…``: one question, answered through a link. Looking at it changes nothing: programs preview links."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Path, Request, Response
@@ -51,9 +50,7 @@ async def decide(
 
 async def _asked(request: Request, token: str) -> ApprovalView:
     site = site_of(request)
-    # Also on a server that has made no link itself: another one may have.
-    links = await asyncio.to_thread(ApprovalLinks.of, site.settings, site.database, site.url)
-    approval_id = links.read(token)
+    approval_id = await ApprovalLinks(site.database).read(token)
     if approval_id is None:
         raise NotFound("This link is not good, or not any more; sign in and open Approvals.")
     return await site.api.as_(_SOMEBODY).approval(approval_id)

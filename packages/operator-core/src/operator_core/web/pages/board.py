@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from operator_core.api.models import TicketView
+from operator_core.api.cursor import read_cursor
+from operator_core.api.models import Page, TicketView
 from operator_core.model.ticket import TicketKind, TicketStatus
 from operator_core.web.site import api_of, site_of
 from operator_core.web.templates import html, is_part, render, render_part
@@ -21,6 +23,8 @@ _VIEWS: dict[str, tuple[TicketStatus, ...]] = {
 }
 _NEED = "needs"
 _ROWS = 50
+_SEARCH_S = 0.08
+"""Then the page shows what was found; what was not looked at by then is behind a link."""
 
 
 @router.get("/")
@@ -43,7 +47,7 @@ async def board(
     sort: Literal["attention", "newest"] = "newest" if order == "newest" else "attention"
 
     async def values() -> dict[str, Any]:
-        page = await api.tickets(
+        asked = api.tickets(
             status=_VIEWS.get(view, ()),
             kind=known_kind,
             severity=known_severity,
@@ -53,10 +57,13 @@ async def board(
             order=sort,
             limit=_ROWS,
             cursor=cursor,
+            within_s=_SEARCH_S,
         )
+        page, counts = await asyncio.gather(asked, api.board())
         return {
-            "board": await api.board(),
+            "board": counts,
             "page": page,
+            "unsearched": _unsearched(page, sort),
             "view": view,
             "search": q,
             "kind": known_kind,
@@ -83,6 +90,13 @@ async def badges(request: Request) -> Response:
         return render_part(request, "badges.html", "badges", board=await api_of(request).board())
 
     return html(await site_of(request).parts.get("/badges", part))
+
+
+def _unsearched(page: Page[TicketView], order: str) -> int | None:
+    """Number of the ticket before which the search stopped, because the page should come soon; None: it did not."""
+    if page.next is None or len(page.items) >= _ROWS:
+        return None
+    return read_cursor(order, page.next, 2)[1]
 
 
 def _group(ticket: TicketView) -> str:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import date, timedelta
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request, Response
 
 from operator_core import clock
+from operator_core.api.local import LocalApi
 from operator_core.api.models import CostRow, Spent
+from operator_core.db.usage import UsageTotals
 from operator_core.web.charts import Bar, bars, share
-from operator_core.web.site import api_of
-from operator_core.web.templates import render
+from operator_core.web.site import api_of, site_of
+from operator_core.web.templates import is_part, render
 from operator_core.web.words import grouped, money
 
 __all__ = ["router"]
@@ -23,24 +27,43 @@ By = Literal["ticket", "model", "phase", "day"]
 _BY: tuple[By, ...] = get_args(By)
 _DAYS = {"7": 7, "30": 30, "90": 90, "365": 365}
 _ROWS = 100
+_PATIENCE_S = 0.08
+
+
+class _Figures(NamedTuple):
+    """What the page shows: what was spent by day, by what was chosen, and by phase."""
+
+    by_day: list[CostRow]
+    rows: list[CostRow]
+    by_phase: list[CostRow]
 
 
 @router.get("/costs")
-async def costs(request: Request, by: str = "ticket", days: str = "30") -> Response:
-    """What was spent in the last days."""
+async def costs(request: Request, by: str = "ticket", days: str = "30", wait: str = "") -> Response:
+    """What was spent in the last days; where adding it up takes a while, first a page that says so."""
     chosen: By = next((known for known in _BY if known == by), "ticket")
     days = days if days in _DAYS else "30"
-    api, span = api_of(request), _DAYS[days]
-    by_day = await api.costs("day", days=span, limit=span)
-    rows = by_day if chosen == "day" else await api.costs(chosen, days=span, limit=_ROWS)
+    span = _DAYS[days]
+    waits = bool(wait) or is_part(request) or not await UsageTotals(site_of(request).database).is_large()
+    found = asyncio.ensure_future(_figures(api_of(request), chosen, span))
+    try:
+        await asyncio.wait({found}, timeout=None if waits else _PATIENCE_S)
+        if not found.done():
+            # The next page waits for it, with or without scripts; until it is there this one is shown.
+            again = {"Refresh": f"0; url=/costs?{urlencode({'by': chosen, 'days': days, 'wait': 1})}"}
+            return render(request, "costs.html", headers=again, adding=True, days=days, choices=list(_DAYS))
+        by_day, rows, by_phase = found.result()
+    finally:
+        found.cancel()
     total = _sum(by_day)
     read = total.input_tokens + total.cache_read_tokens + total.cache_write_tokens
     # Every repair has its first worker, so that one phase counts them all; a list of tickets has an end.
-    verified = max((row.verified for row in await api.costs("phase", days=span)), default=0)
+    verified = max((row.verified for row in by_phase), default=0)
     return render(
         request,
         "costs.html",
         block="costs",
+        adding=False,
         rows=rows,
         by=chosen,
         groups=_BY,
@@ -54,6 +77,15 @@ async def costs(request: Request, by: str = "ticket", days: str = "30") -> Respo
         most_rows=_ROWS,
         share=share,
     )
+
+
+async def _figures(api: LocalApi, by: By, days: int) -> _Figures:
+    """All at once, so that whoever asks again later finds all of them begun."""
+    asked = [api.costs("day", days=days, limit=days), api.costs("phase", days=days)]
+    if by != "day":
+        asked.append(api.costs(by, days=days, limit=_ROWS))
+    by_day, by_phase, *rows = await asyncio.gather(*asked)
+    return _Figures(by_day, rows[0] if rows else by_day, by_phase)
 
 
 def _bars(by_day: Sequence[CostRow], days: int) -> list[Bar]:

@@ -92,7 +92,7 @@ async def steer(request: Request, session_id: SessionId, text: LongText, key: Ke
 @router.post("/sessions/{session_id}/cancel")
 async def cancel(request: Request, session_id: SessionId, now: Annotated[bool, Form()] = False) -> Response:
     """Cancel its ticket."""
-    return await _do(request, session_id, "cancel", "canceling", now=now)
+    return await _do(request, session_id, "cancel", "canceling_now" if now else "canceling", now=now)
 
 
 async def _do(

@@ -69,6 +69,7 @@ async def _page(request: Request, *, minted: Minted | None = None, error: Operat
         status=status_of(error) if error else 200,
         sections=sections,
         path=loaded.path,
+        every="all" in request.query_params,
         tokens=await site.tokens.list() if actor.role.allows(Role.ADMIN) else None,
         minted=minted,
         problem=str(error) if error else None,

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Request, Response
 
+from operator_core.api.happened import happened
 from operator_core.api.models import TicketDetail, VerdictView
 from operator_core.api.protocol import Api
 from operator_core.clock import new_id
 from operator_core.errors import OperatorError
-from operator_core.model.ticket import TicketStatus
+from operator_core.model.ticket import TicketStatus, plain_diagnosis
 from operator_core.web.flash import Said, see
-from operator_core.web.pages.forms import REFUSALS, Key, LongText, Text, TicketId
+from operator_core.web.pages.forms import REFUSALS, Key, LongText, Text, TicketId, Word
 from operator_core.web.problems import status_of
 from operator_core.web.site import api_of
 from operator_core.web.templates import render
@@ -34,9 +35,32 @@ async def ticket(request: Request, ticket_id: TicketId) -> Response:
 @router.get("/tickets/{ticket_id}/evidence")
 async def evidence(request: Request, ticket_id: TicketId) -> Response:
     """What was proved, by what, and what was not; of the newest verdict first."""
+    return await _evidence(request, ticket_id)
+
+
+async def _evidence(request: Request, ticket_id: int, error: OperatorError | None = None) -> Response:
     found = await api_of(request).ticket(ticket_id)
-    proofs = [_proof(found, verdict, newest=n == 0) for n, verdict in enumerate(found.verdicts)]
-    return render(request, "evidence.html", t=found, proofs=proofs)
+    # Of the attempt that has the report; verdicts of later looks at its work may be before it.
+    closing = next((v for v in found.verdicts if found.report and v.session_id == found.report.session_id), None)
+    proofs = [_proof(found, verdict, newest=verdict is (closing or found.verdicts[0])) for verdict in found.verdicts]
+    newest = next((session.session_id for session in found.sessions if session.judges is None), None)
+    again = {session.session_id: session.judges for session in found.sessions}
+    judged = {again.get(verdict.session_id) or verdict.session_id for verdict in found.verdicts}
+    # The attempt that runs, waits or was canceled: nothing was judged of it, but it began with something.
+    begun = next((b for b in found.before if b.session_id == newest and newest not in judged), None)
+    problem = str(error) if error else None
+    status = status_of(error) if error else 200
+    return render(
+        request,
+        "evidence.html",
+        status=status,
+        t=found,
+        proofs=proofs,
+        begun=begun,
+        problem=problem,
+        key=new_id(),
+        where="evidence",
+    )
 
 
 @router.post("/tickets/{ticket_id}/reply")
@@ -58,7 +82,9 @@ async def steer(request: Request, ticket_id: TicketId, text: LongText, key: Key 
 @router.post("/tickets/{ticket_id}/cancel")
 async def cancel(request: Request, ticket_id: TicketId, now: Annotated[bool, Form()] = False) -> Response:
     """Cancel it."""
-    return await _do(request, ticket_id, "cancel", lambda api: api.cancel(ticket_id, now=now), "canceled")
+    return await _do(
+        request, ticket_id, "cancel", lambda api: api.cancel(ticket_id, now=now), "canceling_now" if now else "canceled"
+    )
 
 
 @router.post("/tickets/{ticket_id}/resolve")
@@ -71,6 +97,19 @@ async def resolve(request: Request, ticket_id: TicketId, reason: Text) -> Respon
 async def reopen(request: Request, ticket_id: TicketId) -> Response:
     """Give it to the workers again."""
     return await _do(request, ticket_id, "reopen", lambda api: api.reopen(ticket_id), "reopened")
+
+
+@router.post("/tickets/{ticket_id}/verify")
+async def verify(
+    request: Request, ticket_id: TicketId, checks_only: Annotated[bool, Form()] = False, back: Word = "", key: Key = ""
+) -> Response:
+    """Let a worker judge its finished work again."""
+    there = back == "evidence"
+    try:
+        await api_of(request).verify(ticket_id, checks_only=checks_only, key=key or None)
+    except REFUSALS as error:
+        return await (_evidence(request, ticket_id, error) if there else _page(request, ticket_id, error=error))
+    return see(f"/tickets/{ticket_id}{'/evidence' if there else ''}", "verifying")
 
 
 @router.post("/tickets/{ticket_id}/hold")
@@ -91,7 +130,9 @@ async def _do(request: Request, ticket_id: int, doing: str, act: _Act, what: Sai
         after = await act(api_of(request))
     except REFUSALS as error:
         return await _page(request, ticket_id, doing=doing, draft=draft, error=error)
-    if what == "canceled" and after.status is not TicketStatus.CANCELED:
+    if what in ("canceled", "canceling_now") and after.status is TicketStatus.CANCELED:
+        what = "canceled"
+    elif what == "canceled":
         what = "canceling"
     return see(f"/tickets/{ticket_id}", what)
 
@@ -106,17 +147,28 @@ async def _page(
         block="content",
         status=status_of(error) if error else 200,
         t=found,
+        diagnosis=_diagnosis(found),
+        happened=happened,
         doing=doing,
         draft=draft,
         problem=str(error) if error else None,
         key=new_id(),
+        where="ticket",
     )
+
+
+def _diagnosis(ticket: TicketDetail) -> str | None:
+    """Without what stands above it already."""
+    said = plain_diagnosis(ticket.diagnosis)
+    above = ticket.verdicts[0].why if ticket.verdicts else ticket.report.headline if ticket.report else None
+    return None if said is None or (above is not None and said.split() == above.split()) else said
 
 
 def _proof(ticket: TicketDetail, verdict: VerdictView, *, newest: bool) -> dict[str, Any]:
     """A verdict with what the report of its session adds to it; all of that but ``before`` is of the newest alone."""
     data = ticket.report.data if ticket.report and ticket.report.session_id == verdict.session_id else {}
-    before = (data.get("task") or {}).get("before") or []
+    worked = next((s.judges for s in ticket.sessions if s.session_id == verdict.session_id), None)
+    before = next((b for b in ticket.before if b.session_id == (worked or verdict.session_id)), None)
     data = data if newest else {}
     task = data.get("task") or {}
     gaps = data.get("not_proved")

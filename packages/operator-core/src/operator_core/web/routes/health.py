@@ -12,9 +12,11 @@ from pydantic import BaseModel, ConfigDict
 from operator_core import clock
 from operator_core.db.numbers import numbers
 from operator_core.errors import SchemaMismatch, StoreError
+from operator_core.web.access import recognize
 from operator_core.web.metrics import Metrics
-from operator_core.web.problems import problem_responses
+from operator_core.web.problems import problem_responses, wants_page
 from operator_core.web.site import Site, site_of
+from operator_core.web.templates import render
 
 __all__ = ["Health", "router"]
 
@@ -54,7 +56,11 @@ async def livez() -> PlainTextResponse:
 async def readyz(request: Request) -> Response:
     """The server can do its work; else the answer is 503."""
     health = await _health(site_of(request), request)
-    return JSONResponse(health.model_dump(), status_code=200 if health.ready else 503)
+    status = 200 if health.ready else 503
+    if wants_page(request):
+        await recognize(request)
+        return render(request, "health.html", status=status, health=health)
+    return JSONResponse(health.model_dump(), status_code=status, headers={"Vary": "Accept"})
 
 
 @router.get(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import AwareDatetime, BeforeValidator
 
+from operator_core import clock
 from operator_core.api.models import Board, CostRow, InvariantView, WorkerView
+from operator_core.model.digest import Digest
 from operator_core.web.routes.parameters import PREFIX, Wanted, problems
 from operator_core.web.shapes import answer
 from operator_core.web.site import api_of
@@ -14,6 +18,15 @@ from operator_core.web.site import api_of
 __all__ = ["router"]
 
 router = APIRouter(prefix=PREFIX, tags=["overview"])
+
+
+def _written_out(value: object) -> object:
+    if isinstance(value, str) and "t" not in value.lower():
+        raise ValueError("write it as 2026-01-28T18:00:00Z")  # a number would be seconds since 1970
+    return value
+
+
+_Moment = Annotated[AwareDatetime, BeforeValidator(_written_out)]
 
 
 class Draining(Wanted):
@@ -48,6 +61,17 @@ async def invariants(
 ) -> Response:
     """Everything under watch; what is red or unknown comes first."""
     return answer(await api_of(request).invariants(samples=samples))
+
+
+@router.get("/digest", response_model=Digest, responses=problems())
+async def digest(
+    request: Request,
+    since: Annotated[
+        _Moment | None, Query(description="Where it begins, at most 366 days ago; default: 24 hours ago.")
+    ] = None,
+) -> Response:
+    """What happened: resolved and how it was proved, what needs a person, what came most often, and the cost."""
+    return answer(await api_of(request).digest(since or clock.now() - timedelta(days=1)))
 
 
 @router.get("/costs", response_model=list[CostRow], responses=problems())

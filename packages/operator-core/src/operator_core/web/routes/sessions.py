@@ -13,7 +13,7 @@ from operator_core.web.event_stream import EventSource, EventStream
 from operator_core.web.live import Feeds
 from operator_core.web.routes.parameters import LARGEST, PREFIX, TEXT, Cursor, Limit, SessionId, problems
 from operator_core.web.shapes import answer
-from operator_core.web.site import api_of, site_of
+from operator_core.web.site import actor_of, api_of, site_of
 
 __all__ = ["router"]
 
@@ -101,7 +101,8 @@ async def stream(
     session) and, when nothing will follow, `end`. Resumed with `Last-Event-ID` nothing is missing and nothing is there
     twice.
     """
-    source = await _feeds(request).session(session_id, after if last_event_id is None else last_event_id)
+    place = after if last_event_id is None else last_event_id
+    source = await _feeds(request).session(session_id, place, who=_token_of(request))
     return _streamed(request, source)
 
 
@@ -116,13 +117,19 @@ async def board_stream(
     `ticket` (`id` of the ticket and `kind` of the change; the event's id is the number in the ledger; without an id: a
     session of it went on), and `reset`: too much was missed, read everything again.
     """
-    return _streamed(request, await _feeds(request).board(after if last_event_id is None else last_event_id))
+    place = after if last_event_id is None else last_event_id
+    return _streamed(request, await _feeds(request).board(place, who=_token_of(request)))
 
 
 def _feeds(request: Request) -> Feeds:
     feeds = site_of(request).feeds
     assert isinstance(feeds, Feeds)
     return feeds
+
+
+def _token_of(request: Request) -> str:
+    """Logins count with their token: whoever has one could make any number of them."""
+    return actor_of(request).token_id or ""
 
 
 def _streamed(request: Request, source: EventSource) -> EventStream:

@@ -59,6 +59,16 @@ class Hold(Wanted):
     held: bool
 
 
+class SecondLook(Wanted):
+    """How finished work is judged again."""
+
+    checks_only: bool = False
+    """Without the verifier agent, and so without a model."""
+
+
+_ALL_OF_IT = SecondLook()
+
+
 class Resolution(Wanted):
     """Why a person says that it is done."""
 
@@ -75,7 +85,7 @@ async def list_tickets(
         list[Annotated[str, Field(pattern=_LABEL)]], Query(description="`name=value`; all of them.", max_length=10)
     ] = [],  # noqa: B006
     needs_me: Annotated[bool, Query(description="Only those that need a person.")] = False,
-    search: Annotated[str, Query(max_length=200, pattern=TEXT, description="Words, or `#` and a number.")] = "",
+    search: Annotated[str, Query(max_length=200, pattern=TEXT, description="Words, `#12`, or `label=value`.")] = "",
     order: Annotated[Literal["attention", "newest"], Query()] = "newest",
     limit: Limit = 50,
     cursor: Cursor = None,
@@ -163,6 +173,21 @@ async def hold(request: Request, ticket_id: TicketId, how: Hold) -> Response:
 async def reopen(request: Request, ticket_id: TicketId) -> Response:
     """Give a closed or escalated ticket to the workers again."""
     return answer(await api_of(request).reopen(ticket_id))
+
+
+@router.post("/tickets/{ticket_id}/verify", response_model=TicketDetail, responses=problems(404, 409, 413))
+async def verify(
+    request: Request, ticket_id: TicketId, how: SecondLook = _ALL_OF_IT, key: IdempotencyKey = None
+) -> Response:
+    """Ask that finished work be judged again: a worker does it in its sandbox, and the ticket stays as it is.
+
+    `second_looks` of the ticket says what becomes of it.
+    """
+
+    async def act() -> Response:
+        return answer(await api_of(request).verify(ticket_id, checks_only=how.checks_only, key=key))
+
+    return await once(request, key, how, act)
 
 
 @router.post("/tickets/{ticket_id}/resolve", response_model=TicketDetail, responses=problems(404, 409, 413))

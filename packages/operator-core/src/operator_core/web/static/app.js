@@ -10,8 +10,11 @@ const UNITS = [[31536000, "y"], [86400, "d"], [3600, "h"], [60, "min"], [1, "s"]
 export function ago(then, now = Date.now()) {
   const seconds = (now - then) / 1000;
   if (Math.abs(seconds) < 10) return "just now";
-  const [size, unit] = UNITS.find(([s]) => Math.abs(seconds) >= s);
-  const short = `${Math.floor(Math.abs(seconds) / size)} ${unit}`;
+  const whole = Math.abs(seconds);
+  // What is given for 30 days says so, and not 29 a second later.
+  const nearly = seconds > 0 ? 0 : 0.05;
+  const [size, unit] = UNITS.find(([s]) => whole >= s * (1 - nearly));
+  const short = `${Math.floor(whole / size + nearly)} ${unit}`;
   return seconds > 0 ? `${short} ago` : `in ${short}`;
 }
 
@@ -94,16 +97,26 @@ function step(by) {
   if (!all.length) return;
   const at = all.findIndex((row) => row.contains(document.activeElement));
   const next = all[at < 0 ? (by > 0 ? 0 : all.length - 1) : Math.min(all.length - 1, Math.max(0, at + by))];
-  const link = $("a", next);
-  link?.focus({ preventScroll: true });
+  handle(next)?.focus({ preventScroll: true });
   next.scrollIntoView({ block: "nearest" });
+}
+
+// What a row is opened with; where there is no link to it, what can be done with it.
+function handle(row) {
+  return $("a.go, a[data-open]", row) ?? $("a", row) ?? $("summary, button", row);
 }
 
 const KEYS = {
   j: () => step(1),
   k: () => step(-1),
-  o: () => rows().find((row) => row.contains(document.activeElement))?.querySelector("a")?.click(),
-  n: () => location.assign("/submit"),
+  o: () => {
+    const row = rows().find((one) => one.contains(document.activeElement));
+    if (row) handle(row)?.click();
+  },
+  n: () => {
+    const place = $("#keys [data-new]");
+    if (place) location.assign(place.dataset.new);
+  },
   "/": () => {
     const field = $("#q");
     field?.focus();
@@ -153,6 +166,14 @@ function toggleTheme() {
 
 // ---- start
 
+// What is chosen in a list that goes on beyond the edge is in sight.
+export function reveal(root = document) {
+  for (const chosen of $$(".places [aria-current], .chips [aria-current]", root)) {
+    const list = chosen.parentElement;
+    list.scrollLeft = chosen.offsetLeft - list.offsetLeft - (list.clientWidth - chosen.offsetWidth) / 2;
+  }
+}
+
 function prepare(root = document) {
   refreshTimes(root);
   for (const button of $$("[data-copy], #theme, #help", root)) button.hidden = false;
@@ -186,6 +207,13 @@ $("#help")?.addEventListener("click", () => $("#keys").showModal());
 setInterval(() => document.hidden || refreshTimes(), 15000);
 document.documentElement.classList.add("js");
 prepare();
+reveal();
+// The numbers beside the places come later, and need room once htmx has settled them; whoever moves the list decides.
+let moved = false;
+for (const event of ["pointerdown", "touchstart", "wheel"]) {
+  $(".places")?.addEventListener(event, () => (moved = true), { passive: true });
+}
+document.addEventListener("htmx:oobAfterSwap", () => moved || setTimeout(() => reveal(), 60));
 
 if ($("[data-live-page]")) import("./page.js").then((page) => page.start());
 if ($("#board[data-live]")) import("./board.js").then((board) => board.start());

@@ -1,6 +1,6 @@
 // The board keeps itself fresh: rows are patched in place, so that neither scroll position nor focus is lost.
 
-import { announce, refreshTimes, stream } from "./app.js";
+import { announce, refreshTimes, reveal, stream } from "./app.js";
 
 const PAUSE = 400; // ms, to gather changes that come together
 const LEAST = 1500; // ms between two looks
@@ -74,6 +74,7 @@ function swap(id, fresh) {
   const made = fresh.getElementById(id);
   if (!old || !made || old.outerHTML === made.outerHTML) return;
   keepFocus(() => old.replaceWith(made));
+  reveal(made);
 }
 
 // An element that moves or is replaced loses the focus; the same link in the new one gets it back.
