@@ -125,6 +125,41 @@ def test_a_bad_version_is_left_again_wherever_its_update_is_killed(world: World,
     assert run(world, install).stdout.splitlines()[-1] == "False"
 
 
+def half_merged(world: World) -> str:
+    """As a `git merge` leaves it that was killed while it wrote the files; the commit that it was to become."""
+    new = world.release("1.1")
+    assert run(world, script(world), "update.begun").returncode == -signal.SIGKILL
+    (world.here / "VERSION").write_text("1.1\n")
+    dot = world.here / ".git"
+    for name in ("index.lock", "HEAD.lock", "refs/heads/main.lock"):
+        (dot / name).write_bytes(b"half")
+    return new
+
+
+def test_the_locks_of_a_git_that_was_killed_are_taken_away(world: World) -> None:
+    old = world.head
+    new = half_merged(world)
+    done = run(world, script(world))
+    assert "is undone" in done.stdout, done.stdout
+    assert (world.version, world.head) == ("1.0", old)
+    assert at_rest(world)
+    assert run(world, script(world)).stdout.splitlines()[-1] == "True"
+    assert world.head == new
+
+
+def test_the_lock_of_somebody_who_works_there_stays(world: World) -> None:
+    """An update can wait; what a person commits at this moment must not be broken."""
+    half_merged(world)
+    argv = ["git", "hash-object", "--stdin"]
+    with subprocess.Popen(argv, cwd=world.here, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as person:
+        done = run(world, script(world))
+        assert "is under way, or was interrupted" in done.stdout
+        assert (world.here / ".git" / "index.lock").exists()
+        person.communicate(b"x")
+    assert "is undone" in run(world, script(world)).stdout
+    assert at_rest(world)
+
+
 def test_a_checkout_that_somebody_changed_since_is_left_alone(world: World) -> None:
     install = script(world)
     world.release("1.1")

@@ -43,6 +43,10 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     async def fill() -> tuple[str, str]:
         async with Database.open(tmp_path / "o.db") as database:
             ended = await start_work(database, entries=12)
+            await ended.journal.append(
+                Draft(EntryKind.BASELINE, "before", body={"snapshot": {}, "seen_red": True}),
+                Draft(EntryKind.OUTCOME, "done", "done", meta={"outcome": "proposed"}),
+            )
             await ended.journal.append(Draft(EntryKind.REPORT, "It was done.", "# Report", body={"headline": "Done"}))
             await finish(ended, TicketStatus.ESCALATED)
             waiting = await start_work(database, entries=1)

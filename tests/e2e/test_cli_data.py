@@ -289,7 +289,7 @@ def test_init_writes_what_it_says(tmp_path: Path) -> None:
     assert "stays as it is" in again.stdout
     path.write_text('[store]\nurl = "other.db"\n')
     missing = run_operator("tickets", "list", "--config", "there/operator.toml", cwd=tmp_path)
-    assert (missing.returncode, "operator init" in missing.stderr) == (1, True)
+    assert (missing.returncode, "`operator --config there/operator.toml init`" in missing.stderr) == (1, True)
     assert run_operator("init", "there", cwd=tmp_path).returncode == 0
     assert (tmp_path / "there" / "other.db").is_file(), "beside the file that names it"
     assert run_operator("tickets", "list", "--config", "there/operator.toml", cwd=tmp_path).returncode == 0

@@ -118,11 +118,11 @@ def test_monitor_once_then_worker_until_idle(shop: Path) -> None:
     assert run_operator("monitor", "run", "--once", "--subject", "mall", cwd=shop).returncode == 2
     done = run_operator("worker", "run", "--until-idle", "--concurrency", "2", "--audit-dir", "audit", cwd=shop)
     assert (done.returncode, done.stderr) == (0, "")
-    # Row A-064, line by line.
+    # Row A-064, line by line; two sessions at once, so each line says of which ticket it is.
     assert done.stdout.startswith("Agent loop starting. Polling for tickets...\n")
     assert f"\n{'=' * 60}\nProcessing ticket #1: shop-is-open\n{'=' * 60}\n" in done.stdout
-    assert re.search(r"^\[Claude\] I look for the sign\.$", done.stdout, re.M)
-    assert re.search(r"^\[Tool Call: shell\] ls$", done.stdout, re.M)
+    assert re.search(r"^#1 \[Scripted\] I look for the sign\.$", done.stdout, re.M)
+    assert re.search(r"^#1 \[Tool Call: shell\] ls$", done.stdout, re.M)
     assert re.search(r"^Ticket #1 -> resolved\nSummary: .+$", done.stdout, re.M)
     (ticket,) = tickets(shop)
     assert (ticket["status"], ticket["occurrence_count"]) == ("resolved", 2)
@@ -184,6 +184,7 @@ def test_doctor_tries_everything(shop: Path, server: ServerThread) -> None:
     assert states == {
         "configuration": "ok",
         "store": "ok",
+        "tokens": "ok",
         "sandbox": "warning",
         "model": "ok",
         "probe shop-is-open": "warning",
@@ -194,6 +195,43 @@ def test_doctor_tries_everything(shop: Path, server: ServerThread) -> None:
     assert (text.returncode, text.stderr) == (0, "")
     assert "Everything that was tried works." in text.stdout
     assert run_operator("audit", "verify", cwd=shop).returncode == 0
+
+
+def test_doctor_looks_for_the_secrets_of_channels_doors_and_servers(shop: Path) -> None:
+    with (shop / "operator.toml").open("a") as config:
+        config.write("""
+[[notify.channel]]
+name = "hook"
+kind = "webhook"
+url = "https://hooks.example.com/x"
+secret_env = "HOOK_SECRET"
+
+[[intake]]
+name = "alerts"
+kind = "alertmanager"
+secret_env = "ALERTS_SECRET"
+
+[[mcp_server]]
+name = "issues"
+url = "https://mcp.example.com/mcp"
+token_env = "ISSUES_TOKEN"
+""")
+    run_operator("tickets", "open", "x", "y", cwd=shop)
+    names = ("channel hook", "intake alerts", "mcp server issues", "tokens")
+    done = run_operator("doctor", "--json", cwd=shop)
+    found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert [found[name]["state"] for name in names] == ["wrong", "wrong", "wrong", "ok"]
+    for name, variable in zip(names, ("HOOK_SECRET", "ALERTS_SECRET", "token_env"), strict=False):
+        assert variable in found[name]["detail"]
+    secrets = dict.fromkeys(
+        ("HOOK_SECRET", "ALERTS_SECRET", "ISSUES_TOKEN"), "whsec-not-to-be-guessed-0123456789abcdef"
+    )
+    assert run_operator("token", "create", "ann", "--role", "viewer", cwd=shop).returncode == 0
+    done = run_operator("doctor", "--json", cwd=shop, env=secrets)
+    found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert [found[name]["state"] for name in names] == ["ok", "ok", "ok", "warning"], found
+    assert "none of them an administrator's" in found["tokens"]["detail"]
+    assert "whsec-not" not in done.stdout
 
 
 @pytest.mark.usefixtures("require_bubblewrap")

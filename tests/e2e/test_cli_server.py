@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -106,9 +108,48 @@ def test_a_ticket_s_life(there: There) -> None:
     assert "is open; it has no check" in there.said("tickets", "open", "disk", "It is full.")
 
 
+def test_a_hint_can_be_typed_as_it_stands(there: There) -> None:
+    text = there.said("submit", "Do it.", "--name", "hinted")
+    hint = re.search(r"`operator ([^`]*)`", text)
+    assert hint is not None
+    env = {**operator_environment(), "OPERATOR_TOKEN": there.server.tokens[Role.VIEWER]}
+    command = [sys.executable, "-m", "operator_core", *shlex.split(hint[1])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env, cwd=there.folder)
+    assert (done.returncode, "hinted" in done.stdout) == (0, True), done
+    assert f"list them with `operator --server {there.server.url} tickets list`." in there.refused(
+        "tickets", "show", "99", code=1
+    )
+
+
+def test_the_digest_of_a_server(there: There) -> None:
+    text = there.said("digest", "--since", "12h")
+    assert "1 needs a person" in text
+    assert f"{there.server.url}/tickets/1" in text
+    assert there.document("digest")["escalated"] == 1
+    assert "--send uses the channels of this machine" in there.refused("digest", "--send", "hook")
+    assert json.loads(there.call("digest", "--json", role=Role.VIEWER).stdout)["escalated"] == 1
+
+
 def test_a_ticket_is_shown_as_on_its_own_machine(there: There) -> None:
     env = operator_environment()
     command = [sys.executable, "-m", "operator_core", "--db", str(there.store)]
+    # A report is exported where the store is.
+    for words in (
+        ("tickets", "list"),
+        ("tickets", "list", "--status", "escalated"),
+        ("approvals", "list"),
+        ("digest",),
+    ):
+        here = subprocess.run(
+            [*command, *words, "--json"], capture_output=True, text=True, timeout=60, check=True, env=env
+        )
+        mine, theirs = json.loads(here.stdout), there.document(*words)
+        if words == ("digest",):  # each has its own end
+            assert [set(mine), mine["escalated_lines"]] == [set(theirs), theirs["escalated_lines"]]
+        else:
+            assert mine == theirs
+        assert not re.search(r"[0-9]Z\"", here.stdout), "one form of times"
+    proof = re.compile(r"^The proof, or what is missing: .*\n", re.M)
     for words in (
         ("tickets", "show", "1"),
         ("sessions", "show", there.session, "--full"),
@@ -117,7 +158,8 @@ def test_a_ticket_is_shown_as_on_its_own_machine(there: There) -> None:
         ("sessions", "tail", there.session, "-n", "3", "--json"),
     ):
         here = subprocess.run([*command, *words], capture_output=True, text=True, timeout=60, check=True, env=env)
-        assert there.said(*words) == here.stdout, words
+        as_there = proof.sub("", here.stdout).replace(f"--db {there.store} ", f"--server {there.server.url} ")
+        assert there.said(*words) == as_there, words
 
 
 def test_a_task(there: There) -> None:

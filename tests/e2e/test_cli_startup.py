@@ -42,6 +42,7 @@ def cpu_of(*words: str) -> float:
     return min(seconds)
 
 
+@pytest.mark.usefixtures("cold")
 def test_help_costs_next_to_nothing() -> None:
     assert cpu_of("-m", "operator_core", "--help") - cpu_of("-c", "pass") < HELP_CPU_S
 
@@ -53,6 +54,7 @@ def test_every_command_has_help(command: str) -> None:
     assert f"Usage: operator {command}" in done.stdout
 
 
+@pytest.mark.usefixtures("cold")
 def test_version() -> None:
     done = run_operator("--version")
     assert (done.returncode, done.stdout) == (0, f"operator {__version__}\n")

@@ -157,7 +157,7 @@ def test_a_task_as_people_see_it(db: str, tmp_path: Path) -> None:
     )  # fmt: skip
     assert text.splitlines() == [
         "Ticket #1 is open.",
-        "Look at it with `operator tickets show 1`.",
+        f"Look at it with `operator --db {db} tickets show 1`.",
         "No worker called alpha is running; the ticket waits for it.",
     ]
     listed = said("tickets", "list", "--kind", "task", db=db)
@@ -208,8 +208,8 @@ def test_a_hostile_name(db: str) -> None:
     ("words", "said_word"),
     [
         ((), "PROMPT"),
-        (("x", "--repo", "/nonexistent"), "--repo"),
-        (("x", "--ref", "main"), "--repo"),
+        (("x", "--repo", "/nonexistent"), "no folder"),
+        (("x", "--ref", "main"), "repository"),
         (("x", "--check", "true"), "cannot fail"),
         (("x", "--check-file", "/nonexistent"), "check file"),
         (("x", "--allow-change", "/etc/passwd"), "relative"),
@@ -286,7 +286,7 @@ def test_wait_tells_the_result_and_where_it_is(db: str) -> None:
         "Ticket #1 is resolved: verified.",
         "verified: it *really* works",
         "Session folder: /srv/Operator Sessions/x/attempt-1",
-        "Report: /srv/Operator Sessions/x/attempt-1/REPORT.md, and `operator tickets show 1`",
+        f"Report: /srv/Operator Sessions/x/attempt-1/REPORT.md, and `operator --db {db} tickets show 1`",
     ]
     shown = said("tickets", "show", "1", db=db)
     assert shown.startswith("# Closure report: ticket #1\n\n**verified: it *really* works**\n"), (
@@ -325,9 +325,9 @@ def test_a_question_ends_the_wait_and_its_answer_reaches_the_same_session(db: st
     assert "asks  " in shown
     assert "Which port? " in shown
     assert not [raw for raw in RAW if raw in shown]
-    assert "`operator reply 1`" in refused("steer", "1", "hurry", db=db, code=1)
+    assert f"`operator --db {db} reply 1`" in refused("steer", "1", "hurry", db=db, code=1)
     assert said("reply", "1", "Port 80.", db=db) == "Ticket #1 is open again, and goes on with your answer.\n"
-    assert "`operator steer 1`" in refused("reply", "1", "Again.", db=db, code=1)
+    assert f"`operator --db {db} steer 1`" in refused("reply", "1", "Again.", db=db, code=1)
     assert said("steer", "1", "And hurry.", db=db).startswith("It was passed on; ")
     heard: list[str] = []
 
@@ -348,7 +348,7 @@ def test_words_for_a_session_that_are_none(db: str) -> None:
         ("cancel 9", 1), ("cancel", 2),
     ):  # fmt: skip
         refused(*words.replace("|", " \n").split(" ", 2), db=db, code=code)
-    assert "start one with `operator worker run`" in said("submit", "Do it.", db=db)
+    assert f"start one with `operator --db {db} worker run`" in said("submit", "Do it.", db=db)
 
 
 def test_cancel_is_asked_of_a_running_session(db: str) -> None:
@@ -397,7 +397,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_work(db: str, alone: bool) -> None:
             running.child.send_signal(signal.SIGINT)
             code, output, errors = running.ended()
     assert (code, errors) == (130, "Interrupted.\n")
-    assert "Ticket #1 stays as it is; cancel it with `operator cancel 1`." in output
+    assert f"Ticket #1 stays as it is; cancel it with `operator --db {db} cancel 1`." in output
     (ticket,) = json.loads(said("tickets", "list", "--json", db=db))
     assert ticket["status"] == "open"
     assert asyncio.run(column_of(db, "SELECT count(*) FROM workers")) == [0 if alone else 1]

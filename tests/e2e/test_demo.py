@@ -125,11 +125,14 @@ def test_what_remains_can_be_inspected(demo: Demo) -> None:
     assert "The journal is intact: 3 session(s)" in run_operator("audit", "verify", db=demo.database).stdout
     (session,) = document(demo, "sessions", "list", "--ticket", "1")
     shown = run_operator("sessions", "show", session["session_id"], db=demo.database).stdout
-    for label in ("[Claude]", "[Tool Call: shell]", "[Result (exit 0)]", "[Verify] restored: proved"):
+    for label in ("[Scripted]", "[Tool Call: shell]", "[Result (exit 0)]", "[Verify] restored: proved"):
         assert label in shown
     report = run_operator("audit", "export", session["session_id"], "-f", "report", db=demo.database).stdout
     assert report.startswith("# Closure report: ticket #1")
-    assert plain(report).strip() in demo.done.stdout, "the stored report is the one that was printed"
+    printed = demo.done.stdout.replace(
+        f"`operator --db {os.path.relpath(demo.database, demo.folder.parents[1])} ", "`operator "
+    )
+    assert plain(report).strip() in printed, "the stored report is the one that was printed"
     assert json.loads((demo.folder / "act-1" / "workspace" / "config.json").read_text())["counters"]["expire"] is True
 
 

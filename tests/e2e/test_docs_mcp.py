@@ -73,7 +73,7 @@ async def test_a_program_that_has_it_in_its_list_is_answered(tmp_path: Path) -> 
 
 
 async def test_curl_is_answered(tmp_path: Path) -> None:
-    script = blocks("sh")[1]
+    answers = []
     async with Database.open(tmp_path / "operator.db") as database:
         api = LocalApi(database, Settings(), Actor("test", Role.ADMIN))
         token = (await make_tokens(database))[Role.VIEWER]
@@ -83,16 +83,20 @@ async def test_curl_is_answered(tmp_path: Path) -> None:
             serve_http(StoreGate(api), listener, stop, lambda line: None, write=False, most=100_000)
         )
         try:
-            process = await asyncio.create_subprocess_exec(
-                "bash",
-                "-c",
-                script.replace("8643", str(port)),
-                env=operator_environment() | {"OPERATOR_TOKEN": token},
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-            )
-            answer, _ = await asyncio.wait_for(process.communicate(), 30)
+            for script in blocks("sh")[1:]:
+                process = await asyncio.create_subprocess_exec(
+                    "bash",
+                    "-c",
+                    script.replace("8643", str(port)),
+                    env=operator_environment() | {"OPERATOR_TOKEN": token},
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.PIPE,
+                )
+                answers.append((await asyncio.wait_for(process.communicate(), 30))[0])
         finally:
             stop.set()
             await serving
-    assert json.loads(answer)["result"]["structuredContent"] == {"tickets": [], "next": None}
+    listed, begun = (json.loads(answer)["result"] for answer in answers)
+    assert listed["structuredContent"] == {"tickets": [], "next": None}
+    assert (begun["protocolVersion"], begun["serverInfo"]["name"]) == ("2025-06-18", "operator")
+    assert "tools" in begun["capabilities"]

@@ -219,7 +219,10 @@ def test_the_demo_can_be_looked_at(tmp_path: Path) -> None:
         # Already while it plays.
         board = httpx2.get(f"{url}/", headers={**bearer(token), "Accept": "text/html"})
         assert (board.status_code, "<h1" in board.text) == (200, True)
-        wait_until(lambda: f"The console goes on at {url} until Ctrl-C" in demo.text, 100)
+        wait_until(lambda: demo.text.rstrip().endswith(token), 100, what="the token, again, at the very end")
+        assert f"The console goes on at {url} until Ctrl-C" in demo.text
+        assert "Its services and agents are gone; what remains" in demo.text
+        assert f"--db {tmp_path}/operator.db audit verify" in demo.text, "hints of a report work as they stand"
         (ticket,) = httpx2.get(f"{url}/api/v1/tickets", headers=bearer(token)).json()["items"]
         assert (ticket["status"], ticket["reason"]) == ("resolved", "verified")
         demo.child.send_signal(signal.SIGINT)

@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 from operator_core import clock
 from operator_core.announce.announcer import Announcer
 from operator_core.announce.by_apprise import send
-from operator_core.announce.digest import make_digest
 from operator_core.announce.neutral import neutral
 from operator_core.announce.projection import CHANNELS, Projection
 from operator_core.announce.webhook import post
 from operator_core.announce.words import Words
 from operator_core.api.approval_links import ApprovalLinks
+from operator_core.api.digest import make_digest
 from operator_core.cli.app import app
 from operator_core.config import Settings
 from operator_core.db.approvals import Approvals, Question
@@ -351,15 +351,17 @@ async def test_each_question_for_approval_is_told_with_its_link_where_that_is_wa
         assert await announcer.drain(10) == 0
         messages = [post.json()["ticket"] for post in sink.posts]
         assert sorted(message["approval_id"] for message in messages) == ids
-        reader = ApprovalLinks.of(settings, database, "")
+        reader = ApprovalLinks(database)
         for message in messages:
             assert (message["state"], message["reason"]) == ("waiting_for_input", "needs_approval")
             assert (message["tool"], message["why"]) == ("shell", "rm is asked for")
             if links:
                 begin, _, token = message["approval_url"].rpartition("/")
                 assert begin == "https://ops.example.com/a"
-                assert reader.read(token) == message["approval_id"]
-                assert token not in json.dumps(await column_of(store_url, "SELECT body FROM outbox"))
+                assert await reader.read(token) == message["approval_id"]
+                # Whoever can read the store can answer nothing with it.
+                for table in ("outbox", "ledger"):
+                    assert token not in json.dumps(await column_of(store_url, f"SELECT body FROM {table}"))
             else:
                 assert message["approval_url"] is None
 
@@ -512,6 +514,7 @@ channels = ["hook"]
         assert await announcer.drain(1) == 1
         code, out = await operator("notify", "outbox")
         assert "it was answered with status 503" in out
+        assert "NEXT TRY" in out
         letter = (await slips(database))[0].id
         assert (await operator("notify", "again", str(letter)))[0] == 0
         sink.status = 200

@@ -116,7 +116,7 @@ async def test_a_row_says_what_is_done_and_what_is_needed(api: LocalApi) -> None
     said = [(t.id, t.status, t.needs, t.phase, t.doing, t.verdict) for t in rows]
     assert said == [
         (2, "waiting_for_input", "answer", "worker_1", "May I restart it?", None),
-        (3, "escalated", "decision", None, "ESCALATED: refuted: it fell again", "refuted"),
+        (3, "escalated", "decision", None, "it fell again", "refuted"),
         (1, "running", None, "worker_2", "ls -la", None),
     ]
     board = await api.board()
@@ -130,10 +130,10 @@ async def test_a_row_says_what_is_done_and_what_is_needed(api: LocalApi) -> None
 
 async def test_search_means_the_letters_that_were_typed(api: LocalApi) -> None:
     db = TicketDB(api.database)
-    await db.open_ticket("disk", "the disk is full")
+    await db.open_ticket("disk", "the disk is full", labels={"state": "New York"})
     await db.open_ticket("cpu", "at 100% for an hour", labels={"team": "blue", 'we"ird': 'a"b'})
     await db.open_ticket("a_b", "\N{GREEK SMALL LETTER OMEGA} is wrong", labels={"team": "blu"})
-    await db.open_ticket("axb", 'C:\\temp, and "x"', labels={"say": '"x"'})
+    await db.open_ticket("axb", 'C:\\temp, and "x" with limit=5', labels={"say": '"x"'})
     for search, found in SEARCHES:
         assert [t.id for t in (await api.tickets(search=search)).items] == found, search
         assert [t.id for t in (await api.tickets(search=search, order="attention")).items] == found, search
@@ -152,6 +152,23 @@ SEARCHES: list[tuple[str, list[int]]] = [
     ("#99999999999999999999", []),
     ('say "x"', [4]),
     ("blue", [2]),
+    ("team=blue", [2]),
+    ("team=Blue", [2]),
+    ("team=blu", [3]),
+    ("team=blu*", [3, 2]),
+    ("team=", [3, 2]),
+    ("eam=blue", []),
+    ("team=blue #2", [2]),
+    ("team=blue #3", []),
+    ('state="New York"', [1]),
+    ('state="new york" disk', [1]),
+    ('state="York"', []),
+    ("state=New", []),
+    ("state=100%", []),
+    ("=blue", []),
+    ("limit=5", [4]),
+    ('"', [4, 2]),
+    ('x="', []),
     ("   ", [4, 3, 2, 1]),
     ("\N{GREEK SMALL LETTER OMEGA}", [3]),
 ]

@@ -6,16 +6,17 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from operator_core import clock
 from operator_core.api.local import LocalApi
 from operator_core.client import Client, StreamEvent
-from operator_core.config import Settings
+from operator_core.config import Settings, WebSettings
 from operator_core.db.engine import Database
 from operator_core.db.schema import live_output
 from operator_core.db.tickets import TicketDB
@@ -243,9 +244,9 @@ async def test_the_board(store_url: str) -> None:
 
 
 async def test_too_much_was_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from operator_core.web import live
+    from operator_core.web import readers
 
-    monkeypatch.setattr(live, "_FAR_BEHIND", 3)
+    monkeypatch.setattr(readers, "FAR_BEHIND", 3)
     async with Database.open(tmp_path / "o.db") as database, feeds_of(database) as feeds:
         for n in range(6):
             await TicketDB(database).open_ticket(f"t{n}", "T")
@@ -282,6 +283,34 @@ async def test_readers_have_a_bound_and_sessions_must_exist(tmp_path: Path) -> N
         assert refused.value.status_code == 503
         one.close()
         (await feeds.board()).close()
+
+
+async def test_one_token_cannot_take_the_streams_of_the_others(tmp_path: Path) -> None:
+    settings = Settings(web=WebSettings(port=0, streams_per_token=2))
+    with served(tmp_path / "o.db", settings) as server:
+        async with Database.open(tmp_path / "o.db") as database:
+            work = await start_work(database, entries=1)
+        paths = ["/api/v1/stream", f"/api/v1/sessions/{work.session_id}/stream"]
+
+        async def opened(client: httpx2.AsyncClient, path: str, role: Role, stack: AsyncExitStack) -> httpx2.Response:
+            headers = {"Authorization": f"Bearer {server.tokens[role]}"}
+            return await stack.enter_async_context(client.stream("GET", server.url + path, headers=headers))
+
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(httpx2.AsyncClient(timeout=20))
+            # All at once: none of them may slip in while the others are being looked at.
+            many = await asyncio.gather(*(opened(client, paths[n % 2], Role.VIEWER, stack) for n in range(12)))
+            refused = [answer for answer in many if answer.status_code != 200]
+            assert [answer.status_code for answer in refused] == [429] * 10
+            assert int(refused[0].headers["retry-after"]) > 0
+            assert "streams_per_token" in json.loads(await refused[0].aread())["detail"]
+            assert (await opened(client, paths[0], Role.OPERATOR, stack)).status_code == 200
+            for answer in many:
+                await answer.aclose()
+            assert server.site is not None
+            feeds = server.site.feeds
+            await wait_until_async(lambda: feeds.clients == 1, what="the streams are noticed to be gone")
+            assert (await opened(client, paths[1], Role.VIEWER, stack)).status_code == 200
 
 
 async def test_a_store_that_is_away_for_a_moment_ends_nothing(tmp_path: Path) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
+import string
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx2
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from operator_core import clock
 from operator_core.api.approval_links import TOKEN, ApprovalLinks
@@ -55,8 +55,8 @@ async def question(web: WebSite, expire_s: float = 60.0) -> Approval:
     return found
 
 
-def link(web: WebSite, found: Approval) -> str:
-    url = ApprovalLinks.of(web.site.settings, web.database, BASE).url(found.id)
+async def link(web: WebSite, found: Approval) -> str:
+    url = await ApprovalLinks(web.database).make(found.id, BASE, "ops")
     assert url is not None
     return url
 
@@ -67,7 +67,7 @@ async def state(web: WebSite, found: Approval) -> str:
 
 async def test_a_link_shows_and_answers_one_question(tmp_path: Path) -> None:
     async with asked(tmp_path) as (web, found):
-        url, anybody = link(web, found), web.client()
+        url, anybody = await link(web, found), web.client()
         page = await anybody.get(url)
         assert page.status_code == 200
         # Whoever only looks, as a program that previews links does, has said nothing.
@@ -91,16 +91,16 @@ async def test_a_link_shows_and_answers_one_question(tmp_path: Path) -> None:
 async def test_a_link_is_for_nothing_else(tmp_path: Path) -> None:
     async with asked(tmp_path) as (web, found):
         other = await question(web)
-        url, anybody = link(web, found), web.client()
+        url, anybody = await link(web, found), web.client()
         head, _, token = url.rpartition("/")
-        data = bytearray(base64.urlsafe_b64decode(token + "="))
+        data = bytearray(base64.urlsafe_b64decode(token))
         data[:16] = bytes.fromhex(other.id)
-        swapped = base64.urlsafe_b64encode(bytes(data)).rstrip(b"=").decode()
-        wrong = [swapped, token[:-1] + ("A" if token[-1] != "A" else "B"), token[::-1], "A" * 75]
+        swapped = base64.urlsafe_b64encode(bytes(data)).decode()
+        wrong = [swapped, token[:-1] + ("A" if token[-1] != "A" else "B"), token[::-1], "A" * 64]
         for text in wrong:
             posted = await anybody.post(f"{head}/{text}", data={"answer": "approve"})
             assert ((await anybody.get(f"{head}/{text}")).status_code, posted.status_code) == (404, 404), text
-        for text in ("A" * 74, "A" * 5000, "..%2f..%2fetc", "%00" * 75):
+        for text in ("A" * 63, "A" * 5000, "..%2f..%2fetc", "%00" * 64):
             assert (await anybody.get(f"{head}/{text}")).status_code in (404, 414, 422), text
         assert (await state(web, found), await state(web, other)) == ("pending", "pending")
         # It opens no other door.
@@ -110,7 +110,7 @@ async def test_a_link_is_for_nothing_else(tmp_path: Path) -> None:
 
 async def test_a_link_ends(tmp_path: Path) -> None:
     async with asked(tmp_path, expire_s=2.0) as (web, found):
-        url, anybody = link(web, found), web.client()
+        url, anybody = await link(web, found), web.client()
         assert (await anybody.get(url)).status_code == 200
         await asyncio.sleep(max(0.0, (found.expires_at - clock.now()).total_seconds()) + 0.05)
         assert (await anybody.post(url, data={"answer": "approve"})).status_code in (404, 409)
@@ -120,32 +120,61 @@ async def test_a_link_ends(tmp_path: Path) -> None:
 async def test_a_form_of_another_site_answers_nothing(tmp_path: Path) -> None:
     async with asked(tmp_path) as (web, found):
         headers = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
-        answer = await web.client().post(link(web, found), data={"answer": "approve"}, headers=headers)
+        answer = await web.client().post(await link(web, found), data={"answer": "approve"}, headers=headers)
         assert answer.status_code == 403
-        nothing = await web.client().post(link(web, found), data={"answer": "perhaps"})
+        nothing = await web.client().post(await link(web, found), data={"answer": "perhaps"})
         assert nothing.status_code == 422
         assert await state(web, found) == "pending"
 
 
-@given(st.binary(min_size=16, max_size=16), st.text("ABab-_=.\u00e9", max_size=80), st.integers(0, 74), st.characters())
-def test_only_what_was_signed_is_read(ident: bytes, text: str, at: int, other: str) -> None:
-    links = ApprovalLinks(b"k" * 32, BASE, 60)
-    url = links.url(ident.hex())
-    assert url is not None
-    token = url.rpartition("/")[2]
-    assert re.fullmatch(TOKEN, token)
-    assert links.read(token) == ident.hex()
-    assert links.read(text) is None
-    changed = token[:at] + other + token[at + 1 :]
-    assert (links.read(changed) is None) is (changed != token)
-
-
-async def test_another_installation_makes_other_links(tmp_path: Path) -> None:
+async def test_only_what_was_made_is_read(tmp_path: Path) -> None:
     async with asked(tmp_path) as (web, found):
-        other = ApprovalLinks(b"another key" * 3, BASE, 60).url(found.id)
-        assert other is not None
-        assert (await web.client().get(other)).status_code == 404
-        assert ApprovalLinks(b"k" * 32, BASE, 60).url("../../etc") is None
+        links = ApprovalLinks(web.database)
+        token = (await link(web, found)).rpartition("/")[2]
+        assert re.fullmatch(TOKEN, token)
+        assert await links.read(token) == found.id
+        same = string.ascii_letters + string.digits + "-_"
+        for at in range(64):
+            for other in (same[(same.index(token[at]) + 1) % 64], "=", "\u00e9", ""):
+                assert await links.read(token[:at] + other + token[at + 1 :]) is None
+        # Of what is on record nothing can be made that answers: only the hash of a link is.
+        row, *_ = [r for r in await ticket_history(web.database, found.ticket_id) if r.kind == "approval_link"]
+        assert (row.body["reason"], row.body["approval"]) == ("sent to ops", found.id)
+        assert token not in str(row.body)
+        forged = bytes.fromhex(found.id) + bytes.fromhex(row.body["digest"])
+        assert await links.read(base64.urlsafe_b64encode(forged).decode()) is None
+        while not set(token) & set("-_"):
+            token = (await link(web, found)).rpartition("/")[2]
+        assert await links.read(token) == found.id
+        assert await links.read(token.replace("-", "+").replace("_", "/")) is None, "one link has one form"
+        for strange in ("../../etc", found.id.upper(), "0" * 32, ""):
+            assert await links.make(strange, BASE, "ops") is None
+
+
+async def test_a_question_that_is_over_gets_no_link(tmp_path: Path) -> None:
+    async with asked(tmp_path) as (web, found):
+        await Approvals(web.database).decide(found.id, False)
+        assert await ApprovalLinks(web.database).make(found.id, BASE, "ops") is None
+        assert "approval_link" not in [r.kind for r in await ticket_history(web.database, found.ticket_id)]
+
+
+@pytest.mark.parametrize("approve", [True, False])
+async def test_a_link_is_good_on_every_server_of_the_store_and_on_no_other(
+    store_url: str, tmp_path: Path, approve: bool
+) -> None:
+    """No file is shared: each of the servers has a state folder of its own, on a machine of its own."""
+    one, two = (Settings.model_validate({"worker": {"state_dir": tmp_path / name}}) for name in ("one", "two"))
+    async with open_web(store_url, one) as web, open_web(tmp_path / "other.db") as stranger:
+        found = await question(web)
+        path = (await link(web, found)).removeprefix(BASE)
+        assert (await stranger.client().get(path)).status_code == 404
+        with served(store_url, two, tokens=web.tokens) as second:
+            async with httpx2.AsyncClient(base_url=second.url) as anybody:
+                assert (await anybody.get(path)).status_code == 200
+                done = await anybody.post(path, data={"answer": "approve" if approve else "deny"})
+                assert done.status_code == 200
+        assert await state(web, found) == ("approved" if approve else "denied")
+        assert list(tmp_path.rglob("*.key")) == []
 
 
 @pytest.mark.parametrize("approve", [True, False])

@@ -355,7 +355,7 @@ async def test_words_to_a_ticket_that_waits_for_an_approval_are_no_approval(tmp_
         await rig.work()
         asked = await waiting(rig)
         for say in (rig.tickets.reply, rig.tickets.steer):
-            with pytest.raises(TransitionRefused, match="operator approvals"):
+            with pytest.raises(TransitionRefused, match=f"`operator approvals approve {asked.id[:8]}`"):
                 await say(1, "yes, do it")
         # A program that sends all the same wakes it, and it rests again; nothing was paid, and the words are kept.
         calls = len(rig.server.model_calls())

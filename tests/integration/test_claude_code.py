@@ -65,13 +65,13 @@ async def test_a_phase_is_journaled_with_intents_before_results_and_told_live(tm
         sum(v for k, v in e.meta["usage"].items() if k.endswith("_tokens")) for e in replies if e.meta
     )
     assert entries[1].body["cli_session_id"] == result.session_id
-    assert [line for line in rig.lines if line.startswith(("[Claude]", "[Tool", "[Result"))] == [
-        "[Claude] First I look.",
+    assert [line for line in rig.lines if line.startswith(("[Scripted]", "[Tool", "[Result"))] == [
+        "[Scripted] First I look.",
         "[Tool Call: Bash] echo hello > made; cat made",
         "[Result (exit 0)] hello",
         "[Tool Call: Bash] cat missing.txt",
         "[Result (exit 1)] cat: missing.txt: No such file or directory",
-        "[Claude] All done.",
+        "[Scripted] All done.",
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from html import unescape
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,6 +13,7 @@ import pytest
 
 from operator_core import clock
 from operator_core.config import Settings
+from operator_core.db import usage
 from operator_core.db.fleet import set_draining
 from operator_core.db.queue import WorkQueue
 from operator_core.db.schema import agent_sessions, tickets, usage_totals, workers
@@ -19,6 +21,7 @@ from operator_core.db.tickets import TicketDB
 from operator_core.model.monitor import MONITOR_BLIND, Light, MonitorState
 from operator_core.model.person import Role
 from operator_core.model.ticket import InvariantViolation
+from operator_core.web.pages import costs, monitor
 from tests.support.scene import HOSTILE, attempt
 from tests.support.web import WebSite, open_web
 
@@ -152,6 +155,82 @@ async def test_the_monitor_links_the_ticket_and_says_what_is_old(web: WebSite) -
     assert "The monitor cannot look at depth" in words(await page(web, "/monitor?hours=<script>"))
 
 
+async def test_what_nobody_looks_at_any_more_is_not_counted_as_green(web: WebSite) -> None:
+    await look(web, "green", "1", key="fresh")
+    await look(web, "green", "1", key="old", back_s=121)
+    await look(web, "red", "9", key="red", back_s=300)
+    html = await page(web, "/monitor")
+    assert "1 red 2 unknown 1 stale 1 green" in words(html)
+    old = row_of(html, ">old<")
+    assert "s-stale" in old
+    assert "s-green" not in old
+    assert html.index(">old<") < html.index(">fresh<"), "what is stale stands behind what is known to be green"
+    red = words(row_of(html, ">red<"))
+    assert "red" in red
+    assert "stale" in red
+    found = (await web.client(Role.VIEWER).get("/api/v1/invariants")).json()
+    assert {i["key"]: i["stale"] for i in found if i["light"] != "unknown"} == {
+        "fresh": False,
+        "old": True,
+        "red": True,
+    }
+
+
+async def test_what_is_old_follows_from_the_interval_of_the_monitor(tmp_path: Path) -> None:
+    settings = Settings.model_validate({"monitor": {"interval_s": 600}})
+    async with open_web(str(tmp_path / "store.db"), settings) as web:
+        await look(web, "green", "1", back_s=2390)
+        await look(web, "green", "1", back_s=2410, key="old")
+        assert "1 stale 1 green" in words(await page(web, "/monitor"))
+
+
+@pytest.mark.parametrize("hours", [1, 6, 24])
+@pytest.mark.parametrize("light", ["red", "unknown"])
+async def test_one_bad_look_among_thousands_is_drawn(web: WebSite, hours: int, light: Light) -> None:
+    tickets = TicketDB(web.database)
+    bad, apart = 0.4 * hours * 3600, hours * 3600 / 600
+    for i in range(600):
+        ago = 0.9 * hours * 3600 - i * apart
+        own: Light = light if abs(ago - bad) < apart / 2 else "green"
+        at = clock.now() - timedelta(seconds=ago)
+        if own == light or i % 10 == 0:
+            await tickets.save_monitor_states([MonitorState("depth", "depth", own, at, None, (), 0, "1", at)])
+        await tickets.save_monitor_states([MonitorState("load", "load", "green", at, None, (), 0, "1", at)])
+    html = await page(web, f"/monitor?hours={hours}")
+    (depth,), (load,) = charts(row_of(html, ">depth<")), charts(row_of(html, ">load<"))
+    assert [e.get("class") for e in depth.iter() if e.get("class") in ("red", "unknown") and e.tag != "circle"]
+    assert f"1 {light}" in (depth.get("aria-label") or "")
+    assert not [e for e in load.iter() if e.get("class") in ("red", "unknown")]
+
+
+async def test_a_fast_monitor_shows_the_whole_hour(web: WebSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(monitor._HOURS, "1", 30)
+    for i in range(60):
+        await look(web, "red" if i == 2 else "green", str(i), back_s=3500 - 58 * i)
+    (chart,) = charts(row_of(await page(web, "/monitor"), ">depth<"))
+    said = chart.get("aria-label") or ""
+    assert said.startswith("60 looks in 1 h 00 min: 59 green, 1 red; values from 0 to 59")
+    assert len([e for e in chart.iter() if e.get("class") == "red"]) == 1
+
+
+async def test_more_invariants_than_a_page_holds_are_behind_a_link(web: WebSite) -> None:
+    at = clock.now()
+    states = [MonitorState(f"k{n:03}", f"k{n:03}", "green", at, None, (), 0, "1", at) for n in range(130)]
+    await TicketDB(web.database).save_monitor_states([*states, states[7]._replace(light="red", violation_key="bad")])
+    html = await page(web, "/monitor")
+    assert len(charts(html)) == 60
+    assert "1 red 2 unknown 130 green" in words(html)
+    assert html.index("bad") < html.index("k000")
+    assert "1 to 60 of 133" in words(html)
+    (after,) = re.findall(r'href="([^"]+)">After<', html)
+    html = await page(web, unescape(after))
+    assert "61 to 120 of 133" in words(html)
+    (after,) = re.findall(r'href="([^"]+)">After<', html)
+    assert "121 to 133 of 133" in words(await page(web, unescape(after)))
+    assert ">After<" not in await page(web, unescape(after))
+    assert "1 to 60 of 133" in words(await page(web, "/monitor?start=99999"))
+
+
 async def test_many_looks_and_many_invariants_make_no_large_page(web: WebSite) -> None:
     at = clock.now() - timedelta(minutes=50)
     tickets = TicketDB(web.database)
@@ -237,6 +316,23 @@ async def test_costs_add_up_by_day_and_by_what_they_were_for(web: WebSite) -> No
     day = clock.iso()[:10]
     assert f"{day} $12.00" in words(await page(web, "/costs?by=day&days=7"))
     assert "Spent $15.00" in words(await page(web, "/costs?by=nonsense&days=-1"))
+
+
+async def test_where_adding_up_takes_a_while_the_page_says_so_and_comes_back(
+    web: WebSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "_A_MANY", usage._A_MANY.offset(0))
+    monkeypatch.setattr(costs, "_PATIENCE_S", 0.0)
+    await spend(web, 12.0)
+    answer = await (await web.browser(Role.VIEWER)).get("/costs?by=model&days=90")
+    assert answer.status_code == 200
+    assert "What was spent in the last 90 days is added up" in words(answer.text)
+    assert "Spent" not in words(answer.text)
+    again = answer.headers["refresh"].removeprefix("0; url=")
+    html = await page(web, again)
+    assert "Spent $12.00" in words(html)
+    assert "opus $12.00" in words(html)
+    assert "wait=1" not in html, "only this page waits"
 
 
 async def test_what_a_repair_costs_counts_also_the_tickets_that_are_not_listed(web: WebSite) -> None:

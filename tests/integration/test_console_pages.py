@@ -270,7 +270,7 @@ async def test_many_who_look_at_the_board_are_one_look_at_the_store_and_none_see
 async def test_an_empty_store_says_what_to_do(tmp_path: Path) -> None:
     async with open_web(tmp_path / "store.db") as web:
         client = await web.browser(Role.ADMIN)
-        assert "Submit a task" in (await get(client, "/")).text
+        assert "New task" in (await get(client, "/")).text
         assert "Nothing needs you" in (await get(client, "/?view=needs")).text
         assert "Nothing waits for your word" in (await get(client, "/approvals")).text
         assert "There is nothing at this address" in (await get(client, "/nowhere", 404)).text
@@ -292,6 +292,7 @@ async def test_a_ticket_says_what_was_proved_and_what_was_not(house: House) -> N
     evidence = await get(client, f"/tickets/{house.scene.escalated}/evidence")
     assert "refuted" in evidence.text
     assert "4 rows fewer than before" in evidence.text
+    assert re.search(r"operator --server http://\S+ audit verify --session", evidence.text), "it works as it stands"
     assert "sqlite3 limiter.db .dump" in evidence.text
     assert "no collateral: protected data changed" in evidence.text
 

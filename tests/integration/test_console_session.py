@@ -379,3 +379,24 @@ async def test_a_long_output_can_be_saved_whole_and_nothing_else(web: WebSite, t
     assert answer.headers["x-content-type-options"] == "nosniff"
     for name in ("stderr", "other"):
         assert (await client.get(f"{base}/files/{name}")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("beginning", "shown"),
+    [
+        ({"engine": "scripted", "model": "claude-opus-5-5"}, "scripted, in place of claude-opus-5-5"),
+        ({"engine": "scripted", "model": "scripted-tasks"}, "scripted, scripted-tasks"),
+        (
+            {"engine": "claude-code", "model": "claude-opus-5-5", "scripted": True},
+            "claude-code (scripted model), in place of claude-opus-5-5",
+        ),
+        ({"engine": "anthropic", "model": "claude-opus-5-5"}, "anthropic, claude-opus-5-5"),
+    ],
+)
+async def test_what_a_program_played_is_not_shown_as_a_model(
+    web: WebSite, beginning: dict[str, Any], shown: str
+) -> None:
+    work = await start_work(web.database)
+    await work.journal.append(Draft(EntryKind.PHASE_START, "worker_1", body=beginning, phase="worker_1"))
+    found = await page(web.client(Role.VIEWER), f"/sessions/{work.session_id}")
+    assert shown in " ".join(found.text.split())

@@ -9,7 +9,9 @@ from urllib.parse import unquote_plus
 
 import pytest
 
+from operator_core.db.fleet import set_draining
 from operator_core.db.links import Links
+from operator_core.db.queue import WorkQueue
 from operator_core.db.tickets import TicketDB
 from operator_core.model.ticket import TicketStatus
 from operator_dataverse.client import Dataverse, StaticToken
@@ -94,6 +96,34 @@ async def test_the_question_itself_is_for_rows_of_the_person_only(here: Site) ->
         assert f" and ({person}) and " in path
         assert "cr_status eq 1" in path or "cr_status eq 3" in path
         assert "crb3b_devbox eq 'box-1'" in path
+
+
+async def test_a_box_that_drains_takes_no_row_and_waits_for_none(here: Site) -> None:
+    """Nobody would work on it here, and it could not go to another box any more."""
+    queue = WorkQueue(here.desk.database)
+    await queue.register("w1", 600, "box-1", 1)
+    await set_draining(here.desk.database, "w1", True)
+    theirs, ours, waits = here.seed(), here.seed(crb3b_devbox="box-1"), here.seed(cr_status=3, crb3b_devbox="box-1")
+    before = [here.row(row_id) for row_id in (theirs, ours, waits)]
+    assert await here.look() == 0
+    assert [here.row(row_id) for row_id in (theirs, ours, waits)] == before
+    assert await TicketDB(here.desk.database).list_tickets() == []
+    await set_draining(here.desk.database, "w1", False)
+    assert await here.look() == 1
+
+
+async def test_what_a_draining_process_still_works_on_takes_no_slot_of_another(here: Site) -> None:
+    queue = WorkQueue(here.desk.database)
+    await queue.register("w1", 600, "box-1", 1)
+    first = here.seed()
+    assert await here.look() == 1
+    (claim,) = await queue.claim("w1", 1, "box-1")
+    await set_draining(here.desk.database, "w1", True)
+    await queue.register("w2", 600, "box-1", 1)
+    second = here.seed()
+    assert await here.look() == 1
+    assert (await here.ticket(second)).status is TicketStatus.OPEN
+    assert (await here.ticket(first)).owner == claim.worker
 
 
 @pytest.mark.parametrize(

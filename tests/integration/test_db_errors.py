@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -29,7 +30,10 @@ from operator_core.errors import (
 )
 from operator_core.model.entry import Draft
 from tests.support import PostgresCluster, free_port
+from tests.support.disks import small_disk
 from tests.support.store import column_of, start_work
+
+__all__ = ["small_disk"]
 
 NOBODY = 65534
 
@@ -167,19 +171,6 @@ async def test_what_may_not_be_written_is_read_only(public: Path, case: str) -> 
     assert text == f"StoreReadOnly: {wanted[case]}"
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "operator-test", str(disk)], capture_output=True, text=True
-    )
-    if done.returncode != 0:
-        pytest.skip(f"a small disk cannot be mounted here ({done.stderr.strip()})")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
-
-
 async def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
     path = small_disk / "operator.db"
     sentence = f"The disk under {path} is full; free some space and start again, nothing stored is lost."
@@ -294,3 +285,14 @@ async def test_a_store_that_is_not_open_says_so(tmp_path: Path) -> None:
         await TicketDB(tmp_path / "operator.db").list_tickets()
     with pytest.raises(StoreError, match="This AuditLogDB is not open; use `async with"):
         await AuditLogDB(tmp_path / "operator.db").sessions()
+
+
+async def test_a_server_that_vanishes_without_a_word_is_noticed(fresh_postgres: str) -> None:
+    """Its machine lost its power, say: nobody would ever answer, and nobody would ever say so."""
+    async with Database.open(fresh_postgres) as database, database.read() as connection:
+        raw = await connection.get_raw_connection()
+        assert raw.driver_connection is not None
+        line = raw.driver_connection._transport.get_extra_info("socket")
+        assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 15
+        assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000

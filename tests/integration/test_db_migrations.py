@@ -25,6 +25,7 @@ from operator_core.db.migrations import alembic_config
 from operator_core.db.migrations.versions import __file__ as versions
 from operator_core.db.queue import WorkQueue
 from operator_core.db.schema import SCHEMA_REVISION, SCHEMA_SQL, metadata
+from operator_core.db.spans import Span, read_spans
 from operator_core.db.tickets import TicketDB
 from operator_core.errors import SchemaMismatch
 from operator_core.model.task import TaskSpec
@@ -32,7 +33,7 @@ from operator_core.model.ticket import TicketStatus
 from operator_core.redaction import Redactor
 from tests.support.store import APPEND_ONLY_TRIGGERS, column_of, finish, start_work
 
-RELEASED = ["0001", "0002", "0003", "0004", "0005"]
+RELEASED = ["0001", "0002", "0003", "0004", "0005", "0006", "0007"]
 """Every schema that a release has brought; each must upgrade to the newest. Never take one out."""
 
 FROZEN = {
@@ -134,6 +135,30 @@ async def test_work_in_progress_survives_the_upgrade(store_url: str) -> None:
         assert {c.ticket_id for c in await queue.claim("w2", 5, "here")} == {full.id, task.id}
         assert (await tickets.cancel_ticket(full.id or 0, now=True)).cancel_now
         assert (await verify(database)).ok
+
+
+async def test_the_looks_of_before_are_in_the_spans_of_the_monitor(store_url: str) -> None:
+    database = Database(parse_url(store_url), Redactor())
+    config = alembic_config()
+    begin = 1_800_000_000_000
+    looks = [("a", 0, "green", "2.5"), ("a", 30, "red", "9"), ("a", 299, "unknown", "50"), ("a", 300, "green", "NULL")]
+    looks += [("a", 200, "unknown", "0.5"), ("b", 10, "unknown", "NULL")]
+
+    def old(connection: Connection) -> None:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0005")
+        for key, after_s, light, value in looks:
+            at = begin + 1000 * after_s
+            connection.exec_driver_sql(f"INSERT INTO monitor_samples VALUES ('{key}', {at}, '{light}', {value})")
+
+    async with database.begin() as c:
+        await c.run_sync(old)
+    await database.close()
+    async with Database.open(store_url) as database:
+        assert await read_spans(database, ["a", "b"], begin) == {
+            "a": [Span(begin, begin + 299_000, 1, 1, 2, 2.5, 9.0), Span(begin + 300_000, begin + 300_000, 1)],
+            "b": [Span(begin + 10_000, begin + 10_000, 0, 0, 1)],
+        }
 
 
 def test_frozen_statements_stay_frozen() -> None:

@@ -6,14 +6,17 @@ import asyncio
 from pathlib import Path
 
 import httpx2
+import pytest
 from sqlalchemy import insert, select
 
 from operator_core import clock
 from operator_core.announce.projection import CHANNELS
-from operator_core.cli.face import Face
+from operator_core.cli.face import Face, console_beside
 from operator_core.config import LoadedSettings, Settings
 from operator_core.db.engine import Database
 from operator_core.db.schema import outbox, tokens
+from operator_core.db.tokens import Tokens
+from operator_core.model.person import Role
 from operator_core.web.serve import listen
 from tests.support import wait_until_async
 
@@ -56,3 +59,22 @@ async def test_without_a_socket_nothing_is_shown_and_no_token_made(tmp_path: Pat
         await running
         assert lines == []
         assert await database.fetch(select(tokens)) == []
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+async def test_a_console_beside_something_else_knows_its_store_and_the_token_that_it_made(
+    tmp_path: Path, fresh: bool
+) -> None:
+    lines: list[str] = []
+    async with Database.open(tmp_path / "of-the-demo.db") as database:
+        token = None if fresh else (await Tokens(database).create("mine", Role.ADMIN, by="test")).text
+        async with (
+            console_beside(Settings(), database, lines.append) as console,
+            httpx2.AsyncClient(base_url=console.url) as client,
+        ):
+            await wait_until_async(lambda: any("Console and API at" in line for line in lines), 20)
+            assert (console.token() in lines) if fresh else (console.token() is None)
+            headers = {"Authorization": f"Bearer {token or console.token()}", "Accept": "text/html"}
+            page = (await client.get("/settings", headers=headers)).text
+    assert "of-the-demo.db" in page, "the store that it is, not that of the configuration"
+    assert "this command" in page

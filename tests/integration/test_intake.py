@@ -167,6 +167,19 @@ async def test_an_unknown_invariant_is_said_and_proves_nothing(reception: Recept
     assert ticket.check_spec is None
 
 
+async def test_of_many_labels_the_first_by_name_are_kept_and_the_ticket_says_so(
+    reception: Reception, store: Database
+) -> None:
+    many = {f"l{n:03}": "x" for n in reversed(range(70))} | {"alertname": "crowded"}
+    receipt = await reception.receive("alerts", bearer(), alerts({"labels": many}))
+    assert receipt.items[0].note == "10 label(s) were left out; the first 64 by name are kept.", "70 and the usual four"
+    (ticket,) = await tickets_of(store)
+    assert ticket.invariant_name == "crowded"
+    assert (len(ticket.labels), list(ticket.labels)) == (64, sorted(ticket.labels))
+    assert ("alertname" in ticket.labels, "l061" in ticket.labels, "team" in ticket.labels) == (True, True, False)
+    assert ticket.metric_snapshot["alert"]["labels_left_out"] == receipt.items[0].note
+
+
 async def end(store: Database, status: TicketStatus, watch_s: float = 0.0) -> None:
     """A worker takes the only ticket and ends it."""
     queue, worker = WorkQueue(store), clock.new_id()

@@ -18,6 +18,7 @@ from operator_core.api.local import LocalApi
 from operator_core.config import Settings
 from operator_core.db.engine import Database
 from operator_core.db.ledger import ticket_history
+from operator_core.db.tickets import TicketDB
 from operator_core.db.tokens import Tokens
 from operator_core.mcp.http import PATH, ServerGate, StoreGate, serve_http
 from operator_core.mcp.server import Access, make_server
@@ -155,6 +156,20 @@ async def test_what_others_wrote_is_left_out_or_marked(api: LocalApi) -> None:
         # Another answer has another mark: what one of them taught is of no use in the next.
         _, more = await ask(client, "show", ticket_id=made.id, include_agent_text=True)
         assert mark not in more
+
+
+async def test_a_list_finds_labels(api: LocalApi) -> None:
+    for number, team in enumerate(("shop", "shopping", "two words")):
+        await TicketDB(api.database).open_ticket(f"disk-{number}", "it is full", labels={"team": team})
+    async with connected(api) as client:
+        for search, found in (
+            ("team=shop", [1]),
+            ("team=shop*", [2, 1]),
+            ('disk team="two words"', [3]),
+            ("team=x", []),
+        ):
+            page, _ = await ask(client, "list", search=search, order="newest")
+            assert [ticket["id"] for ticket in page["tickets"]] == found, search
 
 
 async def test_a_report_says_what_is_proved_and_gives_the_page_only_when_asked(tmp_path: Path) -> None:

@@ -10,6 +10,9 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
+from operator_core import clock
+from operator_core.cli.notify import when_next
+from operator_core.cli.output import seconds
 from operator_core.db.engine import Database
 from operator_core.db.schema import outbox
 from operator_core.errors import NotFound, OperatorError, TransitionRefused
@@ -145,6 +148,33 @@ async def test_what_has_to_wait_holds_up_its_channel_alone(store_url: str) -> No
         stop.set()
         await running
         assert said == ["[Outbox] a: test has to wait: the service is busy"]
+
+
+async def test_the_list_says_when_a_letter_is_tried_next(store_url: str) -> None:
+    async with Database.open(store_url) as database:
+        await post_all(database, ("a", 1), ("a", 2), ("b", 3))
+        post = Post()
+        post.answers[1] = [Later("the service is busy", 200.0)]
+        post.open["b"] = asyncio.Event()
+        courier = Courier(database, post, poll_s=0.05)
+        stop = asyncio.Event()
+        running = asyncio.create_task(courier.run(stop))
+
+        async def both() -> list[Slip] | None:
+            found = sorted(await slips(database), key=lambda slip: slip.id)
+            return found if found[0].error and found[-1].under_way else None
+
+        first, second, third = await wait_until_async(both)
+        assert first.next_try is not None
+        assert 100 < (clock.parse_iso(first.next_try) - clock.now()).total_seconds() <= 300
+        assert (first.behind, second.behind, second.next_try) == (None, first.id, None), "in the order of the channel"
+        assert (third.behind, third.under_way, first.under_way) == (None, True, False)
+        assert when_next(first) == ("waits", seconds(first.next_try))
+        assert when_next(second) == ("new", f"after letter {first.id}")
+        assert when_next(third) == ("on its way", "now")
+        post.open["b"].set()
+        stop.set()
+        await running
 
 
 async def test_what_will_never_go_out_is_kept_with_its_reason(store_url: str) -> None:

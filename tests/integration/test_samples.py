@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -18,6 +19,7 @@ from operator_core.db import samples
 from operator_core.db.engine import Database
 from operator_core.db.samples import drop_forgotten, newest_looks, number_in
 from operator_core.db.schema import monitor_samples
+from operator_core.db.spans import Span, read_spans
 from operator_core.db.tickets import TicketDB
 from operator_core.errors import StoreError
 from operator_core.model.invariant import Subject
@@ -88,6 +90,79 @@ async def test_old_looks_and_too_many_are_dropped(tickets: TicketDB) -> None:
     kept = (await newest_looks(tickets.database, 10_000))["disk"]
     assert len(kept) == samples.KEPT
     assert kept[-1].at == NOW + timedelta(seconds=1)
+
+
+async def spans(database: Database, key: str = "disk", *, back_s: float = 86_400.0, single: int = 0) -> list[Span]:
+    since = round((NOW.timestamp() - back_s) * 1000)
+    return (await read_spans(database, [key], since, single=single))[key]
+
+
+async def test_each_look_is_counted_once_in_its_span(tickets: TicketDB) -> None:
+    begin = int(NOW.timestamp()) // 300 * 300 - 3600
+    seen: list[tuple[int, Light, str]] = [(0, "green", "5"), (30, "red", "9"), (299, "unknown", "9"), (300, "red", "7")]
+    for after, light, value in seen:
+        back = NOW.timestamp() - begin - after
+        for _ in range(2):
+            await tickets.save_monitor_states([state(light, value, back_s=back), state("green", "word", key="x")])
+    # A clock that was set back: a look older than the newest counts all the same.
+    await tickets.save_monitor_states([state("red", "1e400", back_s=NOW.timestamp() - begin - 10)])
+    ms = begin * 1000
+    assert await spans(tickets.database) == [
+        Span(ms, ms + 299_000, 1, 2, 1, 5.0, 9.0),
+        Span(ms + 300_000, ms + 300_000, 0, 1, 0, 7.0, 7.0),
+    ]
+    assert [span.looks for span in await spans(tickets.database, "x")] == [1]
+    assert await spans(tickets.database, "nothing") == []
+    assert await read_spans(tickets.database, [], 0) == {}
+
+
+async def test_a_value_joins_a_span_that_has_none(tickets: TicketDB) -> None:
+    begin = NOW.timestamp() // 300 * 300 - 3600
+    for after, light, value in ((0, "unknown", None), (30, "green", "4"), (60, "green", "word"), (90, "green", "-2")):
+        await tickets.save_monitor_states([state(light, value, back_s=NOW.timestamp() - begin - after)])  # type: ignore[arg-type]
+    (span,) = await spans(tickets.database)
+    assert (span.low, span.high, span.looks) == (-2.0, 4.0, 4)
+
+
+async def test_every_look_is_in_one_span_however_many_stand_alone(tickets: TicketDB) -> None:
+    lights: tuple[Light, ...] = ("green", "green", "red", "unknown", "green", "green", "green")
+    for i in range(40):
+        await tickets.save_monitor_states([state(lights[i % 7], str(i), back_s=50 * (40 - i))])
+    database = tickets.database
+    whole = await spans(database)
+    for single in (1, 2, 5, 6, 7, 20, 39, 40, 100):
+        parts = await spans(database, single=single)
+        assert sum(span.looks == 1 for span in parts) >= min(single, 40)
+        assert len(parts) <= single + len(whole), "more looks stand alone than were wanted"
+        for name in ("greens", "reds", "unknowns", "looks"):
+            assert sum(getattr(s, name) for s in parts) == sum(getattr(s, name) for s in whole), (single, name)
+        assert all(a.last < b.first for a, b in itertools.pairwise(parts))
+        assert parts[-1].last == whole[-1].last
+    assert len(await spans(database, back_s=99, single=40)) <= 3
+    assert all(span.last >= round((NOW.timestamp() - 99) * 1000) for span in await spans(database, back_s=99))
+
+
+async def test_spans_reach_back_as_far_as_looks_may_and_no_further(tickets: TicketDB) -> None:
+    for key in ("disk", "gone"):
+        await tickets.save_monitor_states([state("red", back_s=samples.KEPT_S + 700, key=key)])
+    await tickets.save_monitor_states([state(back_s=samples.KEPT_S - 10)])
+    await tickets.save_monitor_states([state()])
+    everything = samples.KEPT_S + 10_000
+    assert [span.reds for span in await spans(tickets.database, back_s=everything)] == [0, 0]
+    assert [span.reds for span in await spans(tickets.database, "gone", back_s=everything)] == [1]
+    await drop_forgotten(tickets.database)
+    assert await spans(tickets.database, "gone", back_s=everything) == []
+
+
+async def test_spans_outlive_looks_that_are_too_many(tickets: TicketDB, monkeypatch: pytest.MonkeyPatch) -> None:
+    await tickets.save_monitor_states([state("unknown", back_s=7200)])
+    rows = [{"violation_key": "disk", "at": i, "light": "green", "value": None} for i in range(samples.KEPT)]
+    ms = round((NOW - timedelta(minutes=30)).timestamp() * 1000)
+    async with tickets.database.begin() as c:
+        await c.execute(monitor_samples.insert(), [{**row, "at": ms + row["at"]} for row in rows])
+    await tickets.save_monitor_states([state()])
+    assert (await newest_looks(tickets.database, 10_000))["disk"][0].light == "green"
+    assert (await spans(tickets.database, single=10_000))[0].unknowns == 1
 
 
 async def test_only_the_wanted_looks_are_read(tickets: TicketDB) -> None:

@@ -135,7 +135,7 @@ async def test_secrets_are_masked_in_words_and_refused_elsewhere(store: Database
         ({"engine": "gpt"}, "anthropic or claude-code"),
         ({"profile": "x\x1b[2J"}, "shraga or operator"),
         ({"network": "all"}, "none or allowlist or host"),
-        ({"network": "allowlist"}, "--allow-host"),
+        ({"network": "allowlist"}, "at least one that"),
         ({"allow_hosts": ["example.org"]}, "`allowlist` only"),
         ({"network": "allowlist", "allow_hosts": ["https://example.org"]}, "scheme"),
         ({"budget_usd": 0.0}, "greater than 0"),
@@ -150,17 +150,17 @@ async def test_secrets_are_masked_in_words_and_refused_elsewhere(store: Database
         ({"allow_change": ["../x"]}, "relative"),
         ({"allow_change": ["/etc/x"]}, "relative"),
         ({"allow_change": ["."]}, "relative"),
-        ({"ref": "main"}, "--repo"),
-        ({"repo": ""}, "--repo"),
-        ({"repo": "--upload-pack=touch x"}, "--repo"),
-        ({"repo": "ext::sh -c true"}, "--repo"),
-        ({"repo": "fd::3"}, "--repo"),
+        ({"ref": "main"}, "name the repository too"),
+        ({"repo": ""}, "neither a folder"),
+        ({"repo": "--upload-pack=touch x"}, "neither a folder"),
+        ({"repo": "ext::sh -c true"}, "neither a folder"),
+        ({"repo": "fd::3"}, "neither a folder"),
         ({"repo": "git://127.0.0.1/x"}, "https://"),
         ({"repo": "ssh://-oProxyCommand=true/x"}, "https://"),
         ({"repo": "/nonexistent/x"}, "no folder"),
         ({"repo": "/etc/passwd"}, "no folder"),
         ({"repo": "file:///nonexistent/x"}, "cannot be reached"),
-        ({"repo": "a\udcff"}, "--repo"),
+        ({"repo": "a\udcff"}, "neither a folder"),
         ({"check_files": [""]}, "check file"),
         ({"check_files": ["/nonexistent"]}, "check file"),
         ({"check_files": ["/dev/zero"]}, "no plain file"),
@@ -210,9 +210,11 @@ async def test_a_bare_and_an_empty_repository(store: Database, repo: Path, tmp_p
 async def test_references_that_name_nothing(store: Database, repo: Path) -> None:
     assert "cannot be used" in await refused(store, repo=repo / ".git")
     for ref in ("nope", "-x", "", "v1:sub/a.txt", "HEAD --all", "\x1b[2J", "v1\n", "a\udcff"):
-        assert "--ref" in await refused(store, repo=repo, ref=ref)
-        assert "--ref" in await refused(store, repo=f"file://{repo}", ref=ref)
-    assert "--ref" in await refused(store, repo=repo / "sub", ref="v1")
+        for place in (repo, f"file://{repo}"):
+            said = await refused(store, repo=place, ref=ref)
+            assert "name another" in said
+            assert "--" not in said.replace(repr(ref), ""), "a browser has no options of a command line"
+    assert "leave the branch, tag or commit out" in await refused(store, repo=repo / "sub", ref="v1")
 
 
 async def test_git_obeys_neither_the_environment_nor_the_repository(

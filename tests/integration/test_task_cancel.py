@@ -115,6 +115,9 @@ async def test_the_phase_that_runs_finishes_and_nothing_later_starts(tmp_path: P
         await assert_canceled(rig, number)
         entries = await rig.journal(number)
         assert not any(e.entry_type == EntryKind.DELIVERED for e in entries)
+        (page,) = [e for e in entries if e.entry_type == EntryKind.REPORT]
+        assert page.body["headline"] == "canceled by a person"
+        assert page.raw_content == (folder_of(rig) / "REPORT.md").read_text()
         # What it returns (row B-029).
         (conclusion,) = rig.conclusions
         assert conclusion.result is not None

@@ -638,5 +638,5 @@ async def test_both_phases_start_the_cli_as_the_seed_does(
             sessions.add(argv[argv.index("--session-id") + 1])
             assert not re.search(r"^CLAUDECODE=", env, re.MULTILINE)
         assert len(sessions) == 2, "the verifier is the worker"
-        assert {"[Claude] I make it.", "[Claude] I try it."} <= set(rig.lines)
+        assert {"[Scripted] I make it.", "[Scripted] I try it."} <= set(rig.lines)
         assert any(line.startswith("[Tool Call: Bash]") for line in rig.lines)

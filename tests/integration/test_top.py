@@ -6,26 +6,32 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+from textual.containers import VerticalScroll
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, RichLog, Static
 
 from operator_core import clock
-from operator_core.api.models import EntryView
+from operator_core.api.models import EntryView, Observed
 from operator_core.api.protocol import Api
 from operator_core.client import Client
+from operator_core.db.approvals import Approvals
+from operator_core.db.approvals import Question as Asked
 from operator_core.db.engine import Database
 from operator_core.db.live_output import LiveOutputs
+from operator_core.db.queue import WorkQueue
 from operator_core.db.tickets import TicketDB
+from operator_core.model.approval import Approval
 from operator_core.model.entry import Draft, EntryKind
 from operator_core.model.person import Role
 from operator_core.model.ticket import TicketStatus
 from operator_core.tui.app import Top
+from operator_core.tui.approvals import ApprovalsScreen
 from operator_core.tui.board import BoardScreen
-from operator_core.tui.dialogs import Choice, Question
-from operator_core.tui.lines import entry_lines, one_line, tail_lines
+from operator_core.tui.dialogs import Choice, Help, Question
+from operator_core.tui.lines import entry_lines, one_line, tail_lines, ticket_facts
 from operator_core.tui.ticket import TicketScreen
 from tests.support.api import open_api
 from tests.support.scene import HOSTILE, Scene, attempt, furnish
@@ -112,10 +118,20 @@ async def test_the_board_says_in_words_what_needs_a_person_first(house: House) -
         assert set(rows[:4]) == wanted
         assert rows[4] == house.scene.running
         text = shown.text
-        assert "4 need you · 1 running" in text
-        for word in ("■ waiting", "◆ escalated", "● running", "✓ resolved", "resolved, not proved", "○ open, held"):
+        assert "4 need you (1 approval) · 1 running" in text
+        for word in (
+            "■ waiting: answer",
+            "■ waiting: approval",
+            "◆ escalated",
+            "● running",
+            "✓ resolved",
+            "resolved, not proved",
+            "○ open, held",
+        ):
             assert word in text
         assert "answer it: " in text
+        assert text.count("Make the tests pass") == 1, "a task is called as its prompt begins, which is said once"
+        assert "by_hand" not in text
         assert "\x1b" not in text
         assert "\u202e" not in text
 
@@ -185,6 +201,7 @@ async def test_a_session_is_followed_while_it_works(tmp_path: Path) -> None:
         async with terminal(api) as shown:
             await shown.open(ticket.id)
             await shown.until(lambda: "No worker has begun" in shown.text, "it says that nothing happens")
+            assert "! No worker is running" in shown.text
             work = await attempt(api.database, ticket.id)
             await work.run("du -sh /var", "31G\t/var/log\n\x1b[2J\x1b]0;pwned\x07", 1)
             await shown.until(
@@ -254,7 +271,7 @@ async def test_hostile_texts_stay_texts(house: House) -> None:
         await shown.open(house.scene.hostile)
         await shown.until(lambda: "verdict: refuted" in shown.text, "the ticket is shown")
         await shown.until(lambda: "<script>" in shown.text, "the texts are shown as they are")
-        assert not set(shown.text) & {"\x1b", "\u202e", "\x07"}
+        assert not set(shown.text) & {"\x1b", "\u202e", "\x07", "\u200b"}
 
 
 async def test_a_server_that_goes_away_is_said_and_then_caught_up_with(tmp_path: Path) -> None:
@@ -283,6 +300,221 @@ async def test_a_server_that_goes_away_is_said_and_then_caught_up_with(tmp_path:
                     assert (await TicketDB(database).get_ticket(ticket.id)).status is TicketStatus.OPEN
 
 
+async def test_a_journal_is_read_on_after_a_restart_of_the_server_without_a_lost_or_doubled_line(
+    tmp_path: Path,
+) -> None:
+    store = tmp_path / "store.db"
+    with served(store) as first:
+        async with Database.open(str(store)) as database, Client(first.url, first.tokens[Role.VIEWER]) as client:
+            ticket = await TicketDB(database).open_ticket("disk", "full")
+            assert ticket.id is not None
+            work = await attempt(database, ticket.id)
+
+            async def note(*numbers: int) -> None:
+                for n in numbers:
+                    await work.journal.append(Draft(EntryKind.NOTE, f"line-{n:03}"))
+
+            await note(*range(20))
+            async with terminal(client) as shown:
+                await shown.open(ticket.id)
+                await shown.until(lambda: "line-019" in shown.text, "what was there is shown")
+                await asyncio.to_thread(first.stop)
+                await note(*range(20, 40))
+                await shown.until(lambda: "not live: " in shown.text, "it is said that it is not live")
+                with served(store, tokens=first.tokens, port=first.port):
+                    await note(*range(40, 60))
+                    await shown.until(lambda: "line-059" in shown.text, "it was caught up with")
+                    lines = [line[-8:] for line in shown.text.splitlines() if "line-" in line]
+                    assert lines == [f"line-{n:03}" for n in range(60)]
+                    await shown.until(lambda: "not live" not in shown.text, "it is live again")
+
+
+# ---- approvals
+
+
+async def asks(database: Database, name: str, arguments: dict[str, Any], *, expire_s: float = 600.0) -> Approval:
+    """A ticket whose agent waits for a word about a call."""
+    ticket = await TicketDB(database).open_ticket(name, f"{name} is not well", severity="critical", labels={"at": "eu"})
+    assert ticket.id is not None
+    work = await attempt(database, ticket.id, f"box-{name}")
+    approvals = Approvals(database)
+    await approvals.ask(work.journal, [Asked("call", "shell", arguments, "it is shared")], ["call"], expire_s)
+    (found,) = await approvals.listed(ticket_id=ticket.id)
+    assert await approvals.park(work.claim, found.id)
+    return found
+
+
+async def answered(database: Database, asked: Approval) -> tuple[str, str | None, str | None]:
+    found = await Approvals(database).get(asked.id)
+    return found.state, found.note, found.answered_by
+
+
+@pytest.mark.parametrize(("key", "state"), [("y", "approved"), ("n", "denied")])
+async def test_a_call_is_shown_whole_and_answered(tmp_path: Path, key: str, state: str) -> None:
+    command = "certbot renew\x1b]0;\nrm -rf /srv\x07\n" + "\n".join(f"step {n}" for n in range(40)) + "\nthe end"
+    async with open_api(str(tmp_path / "store.db")) as api:
+        asked = await asks(api.database, "cert", {"command": command, "why\n  hash     0000": HOSTILE})
+        async with terminal(api, size=(80, 24)) as shown:
+            await shown.pilot.press("a")
+            await shown.until(lambda: isinstance(shown.app.screen, ApprovalsScreen), "the calls are shown")
+            await shown.until(lambda: "1 call waits" in shown.text and "  │ the end" in shown.text, "the call is shown")
+            text = shown.text
+            for words in ("it is shared", "(critical) cert: cert is not well", "labels   at=eu", asked.arguments_hash):
+                assert words in text
+            # A terminal escape must not hide what would be executed, nor may a name look like a line of ours.
+            assert "  │ certbot renew\\x1b]0;\n  │ rm -rf /srv\\x07\n  │ step 0\n" in text
+            assert not set(text) & set("\x1b\x07\u202e\u200b")
+            assert [line for line in text.splitlines() if line.startswith(("hash", "  hash"))] == [
+                f"hash     {asked.arguments_hash}"
+            ]
+            call = shown.app.screen.query_one("#call", VerticalScroll)
+            await shown.pilot.press("d", "pagedown", "pagedown")
+            await shown.until(lambda: call.scroll_y > 0, "one can read on")
+            await shown.pilot.press(key, "escape")
+            await shown.until(lambda: isinstance(shown.app.screen, ApprovalsScreen), "nothing was said")
+            assert (await answered(api.database, asked))[0] == "pending"
+            await shown.pilot.press(key)
+            await shown.until(lambda: isinstance(shown.app.screen, Question), "it asks for a word")
+            assert "certbot renew" in shown.text
+            await shown.pilot.press(*"mind", "enter")
+            await shown.until(lambda: "Nothing waits for your word" in shown.text, "it is over")
+            assert await answered(api.database, asked) == (state, "mind", "ann (api)")
+            assert (await TicketDB(api.database).get_ticket(asked.ticket_id)).status is TicketStatus.OPEN
+
+
+async def test_without_a_word_it_is_answered_too(tmp_path: Path) -> None:
+    async with open_api(str(tmp_path / "store.db")) as api:
+        asked = await asks(api.database, "cert", {"command": "certbot renew"})
+        async with terminal(api) as shown:
+            await shown.pilot.press("a")
+            await shown.until(lambda: "certbot renew" in shown.text, "the call is shown")
+            await shown.pilot.press("y", "enter")
+            await shown.until(lambda: "Nothing waits for your word" in shown.text, "it is over")
+            assert await answered(api.database, asked) == ("approved", None, "ann (api)")
+
+
+async def test_the_answer_is_for_the_call_that_was_shown(tmp_path: Path) -> None:
+    """Others come and go in the list while somebody reads and types."""
+    async with open_api(str(tmp_path / "store.db")) as api:
+        asked = await asks(api.database, "first", {"command": "echo first"})
+        async with terminal(api) as shown:
+            await shown.pilot.press("a")
+            await shown.until(lambda: "  │ echo first" in shown.text, "the call is shown")
+            urgent = await asks(api.database, "urgent", {"command": "echo urgent"}, expire_s=60)
+            await shown.until(lambda: "2 calls wait" in shown.text, "the other one came")
+            assert [row.value for row in shown.table.rows] == [urgent.id, asked.id]
+            assert "  │ echo first" in shown.text, "another call came before the eyes of whoever reads"
+            await shown.pilot.press("y")
+            await shown.until(lambda: isinstance(shown.app.screen, Question), "it asks for a word")
+            later = await asks(api.database, "later", {"command": "echo later"}, expire_s=30)
+            await Approvals(api.database).decide(urgent.id, False)
+            await shown.pilot.press("enter")
+            await shown.until(lambda: "1 call waits" in shown.text, "it is answered")
+            assert [(await answered(api.database, one))[0] for one in (asked, urgent, later)] == [
+                "approved",
+                "denied",
+                "pending",
+            ]
+            assert "  │ echo later" in shown.text
+            await shown.pilot.press("o")
+            await shown.until(lambda: isinstance(shown.app.screen, TicketScreen), "its ticket is shown")
+            await shown.until(lambda: f"#{later.ticket_id} ■ waiting: approval" in shown.text, "its ticket is shown")
+
+
+async def test_who_comes_too_late_is_told_who_was_first(tmp_path: Path) -> None:
+    async with open_api(str(tmp_path / "store.db")) as api:
+        asked = await asks(api.database, "cert", {"command": "certbot renew"})
+        async with terminal(api) as shown:
+            await shown.pilot.press("a")
+            await shown.until(lambda: "certbot renew" in shown.text, "the call is shown")
+            await shown.pilot.press("y")
+            await Approvals(api.database).decide(asked.id, False, actor="bob (web)")
+            await shown.pilot.press("enter")
+            await shown.until(
+                lambda: any("bob (web) has denied" in n.message for n in shown.app._notifications), "it is said"
+            )
+            assert (await answered(api.database, asked))[0] == "denied"
+
+
+@pytest.mark.parametrize("key", ["r", "a"])
+async def test_a_ticket_that_waits_for_an_approval_takes_no_message_for_one(house: House, key: str) -> None:
+    async with terminal(house.api) as shown:
+        await shown.open(house.scene.asking)
+        await shown.until(
+            lambda: "? may it use shell? certificates are shared" in shown.text, "it says what it waits for"
+        )
+        assert "· rests ·" in shown.text
+        assert "running" not in shown.text, "nobody works on it"
+        await shown.pilot.press(key)
+        await shown.until(lambda: isinstance(shown.app.screen, ApprovalsScreen), "its call is shown")
+        await shown.until(lambda: f"1 call of ticket #{house.scene.asking} waits" in shown.text, "its call alone")
+        assert "certbot renew --force-renewal" in shown.text
+        await shown.pilot.press("escape", "escape")
+        await shown.open(house.scene.waiting)
+        await shown.until(lambda: "? May I delete" in shown.text, "the other one is shown")
+        await shown.pilot.press("a")
+        await shown.pilot.pause()
+        assert isinstance(shown.app.screen, TicketScreen), "it waits for an answer, and for no approval"
+
+
+async def test_a_viewer_sees_the_calls_and_answers_none(tmp_path: Path) -> None:
+    store = tmp_path / "store.db"
+    with served(store) as server:
+        async with Database.open(str(store)) as database, Client(server.url, server.tokens[Role.VIEWER]) as client:
+            asked = await asks(database, "cert", {"command": "certbot renew"})
+            async with terminal(client) as shown:
+                await shown.pilot.press("a")
+                await shown.until(lambda: "  │ certbot renew" in shown.text, "the call is shown over HTTP")
+                await shown.pilot.press("y", "enter")
+                await shown.until(lambda: any("role" in n.message for n in shown.app._notifications), "it is refused")
+            assert (await answered(database, asked))[0] == "pending"
+
+
+# ---- help
+
+
+async def test_every_screen_says_what_its_keys_do(house: House) -> None:
+    async with terminal(house.api, size=(80, 24)) as shown:
+
+        async def helped(words: list[str]) -> None:
+            screen = shown.app.screen
+            await shown.pilot.press("question_mark")
+            await shown.until(lambda: isinstance(shown.app.screen, Help), "the help is shown")
+            lines = shown.text.splitlines()
+            keys = [line.split("  ")[0] for line in lines[1 : lines.index("")]]
+            assert keys == words
+            assert "■ waiting" in shown.text
+            await shown.pilot.press("question_mark")
+            await shown.until(lambda: shown.app.screen is screen, "any key closes it")
+
+        await helped(["o ⏎", "a", "/", "f", "j", "k", "r", "?", "q"])
+        await shown.open(house.scene.running)
+        await helped(["esc", "r", "a", "s", "c", "f", "j", "k", "?", "q"])
+        await shown.pilot.press("escape", "a")
+        await shown.until(lambda: "certbot" in shown.text, "the calls are shown")
+        await helped(["esc", "y", "n", "o ⏎", "j", "k", "d pgdn", "u pgup", "?", "q"])
+
+
+async def test_what_nobody_can_take_is_said_on_the_board(tmp_path: Path) -> None:
+    async with open_api(str(tmp_path / "store.db")) as api:
+        await TicketDB(api.database).open_ticket("disk", "full")
+        async with terminal(api) as shown:
+            await shown.until(lambda: "No worker is running" in shown.text, "it is said")
+            await WorkQueue(api.database).register(clock.new_id(), 600.0, "box")
+            await shown.until(lambda: "No worker is running" not in shown.text, "somebody is there")
+
+
+async def test_what_stands_above_a_journal_says_what_was_seen_since_and_leaves_room_for_it(house: House) -> None:
+    ticket = await house.api.ticket(house.scene.hostile)
+    seen = Observed(said="resolved", by="alerts (intake)", at=clock.now(), detail={"note": HOSTILE})
+    huge = ticket.model_copy(update={"observed": seen, "message": HOSTILE * 100_000, "invariant_name": HOSTILE * 100})
+    session = await house.api.session(ticket.sessions[0].session_id)
+    lines = ticket_facts(huge, session, width=80)
+    assert any("alerts (intake) says since, which proves nothing: resolved" in line for line in lines)
+    assert lines[-1].startswith("session ")
+    assert sum(-(-len(line) // 60) for line in lines) <= 14, "it takes the room of the journal"
+
+
 def entry(kind: str, **more: object) -> EntryView:
     values = {
         "seq": 0,
@@ -302,7 +534,7 @@ def test_lines_are_bounded_and_harmless() -> None:
         lines = list(entry_lines(entry(kind, content=huge, raw_content=huge, tool_name=HOSTILE, exit_code=1)))
         assert 0 < len(lines) < 60
         assert all(len(line.text) < 1000 and "\n" not in line.text for line in lines)
-        assert not set("".join(line.text for line in lines)) & {"\x1b", "\u202e", "\r"}
+        assert not set("".join(line.text for line in lines)) & {"\x1b", "\u202e", "\r", "\u200b"}
     assert list(entry_lines(entry("message", content="x"))) == []
     (line,) = entry_lines(entry("tool_result", content="", raw_content="", exit_code=0))
     assert "exit 0" in line.text

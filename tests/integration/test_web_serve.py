@@ -16,9 +16,10 @@ import pytest
 from operator_core.config import Settings, WebSettings
 from operator_core.db.engine import Database
 from operator_core.errors import ConfigError
+from operator_core.http_server import HttpServer
 from operator_core.model.person import Role
 from operator_core.web.app import create_app
-from operator_core.web.serve import _Server, listen, serve
+from operator_core.web.serve import listen, serve
 from operator_core.web.site import make_site
 from tests.support import wait_until, wait_until_async
 from tests.support.store import start_work
@@ -135,7 +136,7 @@ async def test_slow_heads_bodies_and_readers_are_dropped(tmp_path: Path) -> None
         stop = asyncio.Event()
         with listen("127.0.0.1", 0) as listener:
             port = listener.getsockname()[1]
-            server = _Server(create_app(site, body_s=0.5, send_s=0.5), stop, head_s=0.5)
+            server = HttpServer(create_app(site, body_s=0.5, send_s=0.5), stop, head_s=0.5)
             running = asyncio.create_task(server.serve(sockets=[listener]))
             unfinished = "GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n"
             answers = await asyncio.gather(

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from operator_core import clock
+from operator_core.cli.output import style_of
 from operator_core.clock import Clock
 from operator_core.config import MonitorSettings
 from operator_core.db.schema import workers
@@ -19,6 +20,7 @@ from operator_core.model.monitor import MONITOR_BLIND
 from operator_core.model.ticket import InvariantViolation, TicketStatus
 from operator_core.monitor.build import build_loops
 from operator_core.scripted import Call, FunctionBrain, Reply, ScriptBrain, Turn
+from operator_core.work.transcript import label
 from tests.support import processes_of, wait_until_async
 from tests.support.rig import PROPOSE, Rig, command, open_rig, spec_of
 from tests.support.worker_process import start_worker
@@ -26,26 +28,48 @@ from tests.support.worker_process import start_worker
 FIX = Reply(calls=(command("touch fixed"),))
 
 
-async def test_console(tmp_path: Path) -> None:
-    """Rows A-058 and A-064, to the letter."""
+@pytest.mark.parametrize(("engine", "who"), [("anthropic", "[Claude]"), ("scripted", "[Scripted]")])
+async def test_console(tmp_path: Path, engine: str, who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows A-058 and A-064, to the letter; what a program of ours says is not called the word of a model."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "the-key-of-a-test")
+    model = {"engine": engine, "allow_unknown_price": True}
     steps = [
         Reply(text="I look first.", calls=(command("echo hello"), command("ls /nonexistent"))),
         FIX,
         PROPOSE,
     ]
-    async with open_rig(ScriptBrain(steps), tmp_path) as rig:
+    async with open_rig(ScriptBrain(steps), tmp_path, model=model) as rig:
         await rig.solve()
+        (session,) = await rig.audit.sessions()
+        entries = await rig.audit.entries(session.session_id)
+    said = next(entry for entry in entries if entry.entry_type == "reasoning")
+    assert (label(said), said.meta) == (who, None if engine == "anthropic" else {"by": "Scripted"})
+    replies = [entry.meta["model"] for entry in entries if entry.entry_type == "message" and entry.meta]
+    assert set(replies) == {"claude-opus-5-5" if engine == "anthropic" else "scripted: claude-opus-5-5"}
     rule = "=" * 60
     text = "\n".join(rig.lines)
     assert f"{rule}\nProcessing ticket #1: file-exists\n{rule}" in text
-    assert "[Claude] I look first." in rig.lines
+    assert f"{who} I look first." in rig.lines
     assert "[Tool Call: shell] echo hello" in rig.lines
     assert "[Result (exit 0)] hello" in rig.lines
     assert any(line.startswith("[Result (exit 2)] ls: cannot access") for line in rig.lines)
     assert "Ticket #1 -> resolved\nSummary: verified: every required clause was observed by the platform" in text
     # Words come before the calls, calls before their results.
-    order = [rig.lines.index(line) for line in ("[Claude] I look first.", "[Tool Call: shell] echo hello")]
+    order = [rig.lines.index(line) for line in (f"{who} I look first.", "[Tool Call: shell] echo hello")]
     assert order == sorted(order)
+
+
+async def test_where_several_sessions_work_at_once_each_line_says_of_which_ticket(tmp_path: Path) -> None:
+    def reply(turn: Turn) -> Reply:
+        return PROPOSE if turn.step else Reply(text="I look first.", calls=(command("touch fixed; printf 'a\\nb'"),))
+
+    async with open_rig(FunctionBrain(reply), tmp_path, worker={"concurrency": 2}) as rig:
+        await rig.incident()
+        await rig.work()
+    assert "#1 [Scripted] I look first." in rig.lines
+    assert [line for line in rig.lines if line.startswith("#1 [Result (exit 0)]")]
+    assert not [line for line in rig.lines if line.startswith("[")], "no line leaves it open"
+    assert style_of("#2 [Scripted] I look first.") == style_of("[Scripted] I look first.") == "cyan"
 
 
 async def test_an_error_of_one_ticket_is_printed_and_the_next_one_is_done(tmp_path: Path) -> None:
@@ -208,6 +232,10 @@ async def test_canceling_stops_the_command_and_wins_over_a_late_result(tmp_path:
         assert session.status == "canceled"
         entries = await rig.journal()
         assert len([e for e in entries if e.entry_type == "tool_result"]) == 1, "the stopped call is answered"
+        (page,) = [e for e in entries if e.entry_type == "report"]
+        assert page.body["headline"] == "canceled by a person"
+        assert "a person canceled it" in (page.raw_content or "")
+        assert {e.phase for e in entries if e.entry_type in ("report", "session_end")} == {"worker_1"}
         assert "\nTicket #1 -> canceled\nSummary: canceled by a person\n" in rig.lines
         await rig.assert_faithful()
 

@@ -15,15 +15,18 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import asyncpg
-from sqlalchemy import Table, make_url
+from alembic import command
+from sqlalchemy import Connection, Table, make_url
 
 from operator_core import clock
-from operator_core.db.engine import Database
+from operator_core.db.engine import Database, parse_url
 from operator_core.db.ledger import ledger_row_hash
+from operator_core.db.migrations import alembic_config
 from operator_core.db.schema import agent_log_entries, agent_sessions, ledger, tickets, triggers, usage_totals, workers
 from operator_core.model.entry import GENESIS, canonical, entry_hash, stored_json
+from operator_core.redaction import Redactor
 
-__all__ = ["Crowd", "make_crowd"]
+__all__ = ["Crowd", "make_crowd", "old_schema"]
 
 _WORKERS = 4
 _USAGE = {"input_tokens": 900, "output_tokens": 120, "cache_read_tokens": 4000, "cache_write_tokens": 50}
@@ -32,6 +35,7 @@ _MODEL = "claude-opus-5-5"
 _SECONDS = 20
 _BATCH = 10_000
 _ANCHORED = (agent_log_entries, ledger)
+_FILLED = (workers, tickets, agent_sessions, agent_log_entries, ledger, usage_totals)
 _REASONS = {
     "open": None,
     "queued": "queued",
@@ -69,7 +73,9 @@ class Crowd:
         return [number for number in sorted(self.statuses, reverse=True) if self.statuses[number] in statuses]
 
 
-async def make_crowd(url: str, *, count: int = 100_000, entries: int = 300_000, counted: bool = True) -> Crowd:
+async def make_crowd(
+    url: str, *, count: int = 100_000, entries: int = 300_000, counted: bool = True, revision: str | None = None
+) -> Crowd:
     """Fill an empty store.
 
     Args:
@@ -77,9 +83,13 @@ async def make_crowd(url: str, *, count: int = 100_000, entries: int = 300_000, 
         count: Tickets.
         entries: Of the long session.
         counted: Whether the usage is added up already.
+        revision: The schema of an earlier release; what it has no place for is left out. Default: the newest.
     """
-    async with Database.open(url):
-        pass  # the schema
+    if revision is None:
+        async with Database.open(url):
+            pass  # the schema
+    else:
+        await old_schema(url, revision)
     crowd = Crowd(count, entries)
     rows = _Rows(crowd, clock.now() - timedelta(seconds=_SECONDS * (count + 1)), counted)
     if "://" in url:
@@ -87,6 +97,22 @@ async def make_crowd(url: str, *, count: int = 100_000, entries: int = 300_000, 
     else:
         _into_sqlite(url, rows)
     return crowd
+
+
+async def old_schema(url: str, revision: str) -> None:
+    """Make the tables of an earlier release in an empty store."""
+    database = Database(parse_url(url), Redactor())
+
+    def upgrade(connection: Connection) -> None:
+        config = alembic_config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+
+    try:
+        async with database.begin() as c:
+            await c.run_sync(upgrade)
+    finally:
+        await database.close()
 
 
 def status_of(number: int, count: int) -> str:
@@ -375,9 +401,14 @@ def _into_sqlite(path: str, rows: _Rows) -> None:
         names = [r[0] for r in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")]
         for name in names:
             connection.execute(f"DROP TRIGGER {name}")
+        known = {
+            table.name: {r[1] for r in connection.execute(f"PRAGMA table_info({table.name})")} for table in _FILLED
+        }
         for batch in rows.batches():
             for table, values in batch:
-                columns = list(values[0])
+                columns = [name for name in values[0] if name in known[table.name]]
+                if not columns:
+                    continue
                 marks = ", ".join("?" * len(columns))
                 connection.executemany(
                     f"INSERT INTO {table.name} ({', '.join(columns)}) VALUES ({marks})",
@@ -393,12 +424,18 @@ async def _into_postgres(url: str, rows: _Rows) -> None:
     address = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
     connection = await asyncpg.connect(address)
     try:
+        found = await connection.fetch(
+            "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = current_schema()"
+        )
+        known = {(row[0], row[1]) for row in found}
         async with connection.transaction():
             for table in _ANCHORED:
                 await connection.execute(f"ALTER TABLE {table.name} DISABLE TRIGGER USER")
             for batch in rows.batches():
                 for table, values in batch:
-                    columns = list(values[0])
+                    columns = [name for name in values[0] if (table.name, name) in known]
+                    if not columns:
+                        continue
                     records = ([row[column] for column in columns] for row in values)
                     await connection.copy_records_to_table(table.name, records=records, columns=columns)
             await connection.execute(

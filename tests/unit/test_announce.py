@@ -21,7 +21,6 @@ from pydantic import ValidationError
 from operator_core import clock
 from operator_core.announce.announcer import due_moment
 from operator_core.announce.by_apprise import SCHEMES, check_address, outcome_of, secrets_in
-from operator_core.announce.digest import Digest, Line
 from operator_core.announce.digest_words import digest_words
 from operator_core.announce.neutral import neutral
 from operator_core.announce.news import News
@@ -31,6 +30,7 @@ from operator_core.announce.webhook import key_of, signature
 from operator_core.announce.words import crowd_words, ticket_words
 from operator_core.config import load_settings
 from operator_core.errors import ConfigError
+from operator_core.model.digest import Digest, Line
 from operator_core.model.notification import Channel, DigestPlan, NotifyRule
 from operator_core.model.ticket import Reason, TicketStatus
 from operator_core.notify.outbox import Later
@@ -224,11 +224,24 @@ def test_every_change_has_words(state: TicketStatus, reason: str | None) -> None
 
 def test_a_question_for_approval_has_its_own_words_and_link() -> None:
     asked = news(state="waiting_for_input", reason="needs_approval", approval_id="a1", tool="shell", why="rm needs it")
-    words = ticket_words(asked, "http://c", lambda approval: f"http://c/a/{approval}")
+    words = ticket_words(asked, "http://c", "http://c/a/a1")
     assert words.title.endswith(": may it use shell?")
     assert words.body.endswith("http://c/tickets/12\nAllow or deny it: http://c/a/a1")
     assert "Why it asks: rm needs it" in words.body
     assert "Allow" not in ticket_words(asked, "http://c").body
+
+
+def test_who_is_asked_reads_where_it_is_and_how_bad() -> None:
+    labels = {"host": "web-3", "team": "shop", "note": HOSTILE, **{f"x{n}": "y" for n in range(10)}}
+    asked = news(state="waiting_for_input", reason="needs_approval", labels=labels, why="rm needs it")
+    words = ticket_words(asked, None)
+    assert words.title.startswith("[critical] #12 disk-full")
+    line = words.body.split("\n")[1]
+    assert "host=web-3" in line
+    assert "team=shop" in line
+    assert line.endswith("and 5 more")
+    assert not set(words.body) & set("<>`*|")
+    assert "host=web-3" not in ticket_words(news(state="running", labels=labels), None).body, "nobody has to decide"
 
 
 def test_late_news_say_that_they_are_late() -> None:

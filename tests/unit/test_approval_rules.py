@@ -205,5 +205,24 @@ def test_the_name_of_an_argument_writes_no_lines_of_its_own() -> None:
     out = io.StringIO()
     _show(Output(out), shown, whole=True)
     lines = out.getvalue().splitlines()
-    assert [line.split()[0] for line in lines] == ["0" * 32, "why", "command", "a", "hash", "asked"]
+    assert [line.split()[0] for line in lines] == ["0" * 32, "why", ">", ">", "hash", "asked"]
     assert max(map(len, lines)) < 100
+
+
+def test_nothing_of_a_call_is_hidden_in_a_terminal_escape() -> None:
+    """Else somebody would allow what a terminal does not show and a shell executes."""
+    arguments = {"command": "echo '\x1b]0;\nrm -rf /srv\n\x07' \u200b\u202efdp.exe", "a\x1b]0;b\x07": "y"}
+    moment = clock.now()
+    shown = ApprovalView(
+        id="0" * 32, ticket_id=1, session_id="s", phase="worker_1", call_id="c", tool="shell", arguments=arguments,
+        arguments_hash=arguments_hash("shell", arguments), why="Careful.", state="pending", asked_at=moment,
+        expires_at=moment,
+    )  # fmt: skip
+    for whole in (True, False):
+        out = io.StringIO()
+        _show(Output(out), shown, whole=whole)
+        text = out.getvalue()
+        assert "rm -rf /srv" in text
+        assert "\\u200b\\u202efdp.exe" in text
+        assert "a\\x1b]0;b\\x07" in text
+        assert not set(text) & set("\x1b\x07\u200b\u202e")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
+from typing import ClassVar, get_args
 
 import pytest
+from pydantic import BaseModel
 
 from operator_core.config import Settings, extension_models, load_settings
 from operator_core.errors import ConfigError
+from operator_core.model.described import descriptions
 from operator_dataverse.settings import settings_of
 
 FULL = """
@@ -54,11 +56,30 @@ def test_every_setting_is_described() -> None:
         if name != "subject":
             table = next(iter(get_args(section.annotation)), section.annotation)
             assert table is not None
-            for key, field in table.model_fields.items():
-                assert field.description, f"{name}.{key} has no docstring"
+            assert set(descriptions(table)) == set(table.model_fields), f"{name} has a field without a docstring"
     for name, model in extension_models().items():
-        for key, field in model.model_fields.items():
-            assert field.description, f"{name}.{key} has no docstring"
+        assert set(descriptions(model)) == set(model.model_fields), f"{name} has a field without a docstring"
+
+
+def test_what_is_under_a_field_describes_it() -> None:
+    class Base(BaseModel):
+        """A base."""
+
+        a: int = 1
+        """In the
+        base."""
+        b: int = 2
+        """No longer true."""
+
+    class Part(Base):
+        b: int = 3
+        """In the part."""
+        c: int = 4
+        d: int = 5
+        other: ClassVar[int] = 6
+        """No field."""
+
+    assert descriptions(Part) == {"a": "In the base.", "b": "In the part."}
 
 
 def test_a_package_brings_a_section_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,6 +220,11 @@ def test_mistakes_in_the_file(tmp_path: Path) -> None:
          "Bad value for 'credential[a]' in {}: it is of no use without `hosts` or `phases`."),
         ("[[credential]]\nname = 'a'\nenv = 'A'\nhosts = ['x']\n[[credential]]\nname = 'a'\nenv='A'\nhosts=['x']",
          "Bad configuration in {}: two credentials are called 'a'; names must be unique."),
+        ("[web]\npublic_url = 'https://example.com/operator'",
+         "Bad value for 'web.public_url' in {}: Operator cannot be served below the path '/operator'; give it a host "
+         "name or port of its own."),
+        ("[web]\npublic_url = 'operator.example.com'",
+         "Bad value for 'web.public_url' in {}: it must be an address as https://operator.example.com."),
         ("[model.prices.x]\ninput = 1\noutput = 1\ncache_raed = 1",
          "Unknown key 'model.prices.x.cache_raed' in {}; perhaps 'cache_read' is meant."),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def test_every_command_in_the_documentation_exists() -> None:
 
 
 async def test_the_brain_of_the_quickstart_works() -> None:
-    (source,) = blocks(ROOT / "docs" / "quickstart.md", "python")
+    source, _ = blocks(ROOT / "docs" / "quickstart.md", "python")
     names: dict[str, Any] = {}
     exec(source, names)  # our own documentation
     async with (
@@ -67,6 +68,24 @@ async def test_the_brain_of_the_quickstart_works() -> None:
             result = {"type": "tool_result", "tool_use_id": use.id, "content": json.dumps({"stdout": printed})}
             messages += [{"role": "assistant", "content": answer.content}, {"role": "user", "content": [result]}]
     assert commands == ["ls -la", "touch flag", "propose_resolution"]
+
+
+def test_the_brain_of_a_task_in_the_quickstart_ends_it(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "quickstart.md"
+    _, source = blocks(page, "python")
+    names: dict[str, Any] = {}
+    exec(source, names)  # our own documentation
+    (line,) = [line for block in blocks(page, "sh") for line in block.splitlines() if '"grep -q hello' in line]
+    with ScriptedServer(names["brain"]).start_in_thread() as server:
+        env = {
+            "HOME": str(tmp_path),
+            "OPERATOR_MODEL__ENGINE": "scripted",
+            "OPERATOR_MODEL__BASE_URL": server.base_url,
+            "OPERATOR_SANDBOX__BACKEND": "none",
+        }
+        done = run_operator(*shlex.split(line)[1:], env=env, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert "Ticket #1 is resolved: verified." in done.stdout
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

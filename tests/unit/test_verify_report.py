@@ -294,3 +294,18 @@ def test_a_task_that_rests_or_was_not_judged_has_a_page_too() -> None:
 
 def test_the_dictionary_of_an_incident_has_nothing_of_a_task() -> None:
     assert not {"task", "kind", "not_proved"} & set(_report("x", None).to_dict())
+
+
+def test_a_page_without_a_check_says_that_nothing_was_proved() -> None:
+    page = _report("It is done.", Verdict(VerdictKind.UNPROVEN, "the ticket has no check", ())).markdown()
+    assert "## What was proved\n\nNothing: the ticket has no check.\n" in page
+    assert "none" not in page.split("## How to look again")[1]
+    assert "there is nothing" not in page
+    assert "It has no check" in page
+
+
+def test_a_canceled_attempt_has_a_page_of_its_own() -> None:
+    report = replace(_report("", None), outcome=Outcome(OutcomeKind.CANCELED, ""))
+    assert report.headline == "canceled by a person"
+    assert "Nothing: a person canceled it." in report.markdown()
+    assert "was proposed" not in report.markdown()

@@ -160,3 +160,10 @@ def test_hostile_output_is_made_harmless() -> None:
     clause = judge_review(read_review(GOOD), [Executed("./run\x1b[31m", 0, False, "\x1b]0;x\x07ok" + "y" * 2000)])
     assert "\x1b" not in clause.why + clause.evidence[0].what + clause.evidence[0].observed
     assert len(clause.evidence[0].observed) < 700
+
+
+def test_a_summary_that_says_how_it_ended_says_it_once() -> None:
+    clause = judge_review(read_review(GOOD), [Executed("pytest -q", 0, False, "exit 0: OK (2 lines)")])
+    assert clause.evidence[0].observed == "exit 0: OK (2 lines)"
+    clause = judge_review(read_review(GOOD), [Executed("pytest -q", 0, False, "exit 00 is no status")])
+    assert clause.evidence[0].observed == "exit 0: exit 00 is no status"

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from operator_core.api.models import Mark, Sample
-from operator_core.model.monitor import Light
+from operator_core.api.models import Mark
+from operator_core.db.spans import Span
 from operator_core.web.charts import Bar, bars, share, sparkline
 from tests.support.scene import HOSTILE
 
@@ -23,18 +23,22 @@ BEGIN = datetime(2026, 1, 28, 10, 0, tzinfo=UTC)
 END = BEGIN + timedelta(hours=1)
 
 
-def samples(lights: str, values: Sequence[float | None] | None = None, every_s: float = 30.0) -> list[Sample]:
-    """Looks from the beginning on: ``g``, ``r``, ``u``; a blank is no look at all."""
-    names: dict[str, Light] = {"g": "green", "r": "red", "u": "unknown"}
+def span(at: datetime, lights: str, last_s: float = 0.0, low: float | None = None, high: float | None = None) -> Span:
+    first = round(at.timestamp() * 1000)
+    return Span(first, first + round(1000 * last_s), *(lights.count(c) for c in "gru"), low, high)
+
+
+def samples(lights: str, values: Sequence[float | None] | None = None, every_s: float = 30.0) -> list[Span]:
+    """Single looks from the beginning on: ``g``, ``r``, ``u``; a blank is no look at all."""
     given = values or [None] * len(lights)
     return [
-        Sample(BEGIN + timedelta(seconds=every_s * i), names[c], v)
+        span(BEGIN + timedelta(seconds=every_s * i), c, low=v, high=v)
         for i, (c, v) in enumerate(zip(lights, given, strict=True))
         if c != " "
     ]
 
 
-def draw(seen: Sequence[Sample], marks: Sequence[Mark] = (), until: datetime = END) -> ElementTree.Element:
+def draw(seen: Sequence[Span], marks: Sequence[Mark] = (), until: datetime = END) -> ElementTree.Element:
     """The chart, which must be well formed."""
     return ElementTree.fromstring(sparkline(seen, marks, since=BEGIN, until=until))
 
@@ -86,7 +90,6 @@ def test_a_number_is_never_drawn_through_what_is_unknown_or_was_not_looked_at() 
 def test_unknown_looks_keep_no_value() -> None:
     svg = draw(samples("uuu", [1.0, 2.0, 3.0]))
     assert not shapes(svg, "value")
-    assert "values" not in (svg.get("aria-label") or "")
 
 
 def test_a_short_fault_among_many_looks_is_seen() -> None:
@@ -122,15 +125,46 @@ def test_what_happened_is_marked_and_said() -> None:
     assert not shapes(draw(samples("g"), outside), "m-opened")
 
 
-def test_looks_that_are_not_given_do_not_count_as_none() -> None:
-    newest = samples(" " * 60 + "g" * 60)
-    svg = ElementTree.fromstring(sparkline(newest, (), since=BEGIN, until=END, cut=True))
-    (cut,) = shapes(svg, "cut")
-    assert (cut.get("d") or "").endswith("h150")
-    assert cut[0].text == "60 looks are drawn; what was before is not"
-    assert not shapes(draw(newest), "cut")
-    whole = ElementTree.fromstring(sparkline(samples("g" * 120), (), since=BEGIN, until=END, cut=True))
-    assert not shapes(whole, "cut")
+FIVE = timedelta(minutes=5)
+
+
+def wide(lights: Sequence[str], **numbers: float) -> list[Span]:
+    """Spans of five minutes from the beginning on, with the looks of each."""
+    return [span(BEGIN + FIVE * i, own, 270.0, **numbers) for i, own in enumerate(lights) if own]
+
+
+def test_a_span_is_drawn_as_its_worst_look() -> None:
+    svg = draw(wide(["g" * 10, "g" * 9 + "r", "g" * 10, "g" * 9 + "u", "g" * 10]))
+    (red,), (unknown,) = shapes(svg, "red"), shapes(svg, "unknown", "path")
+    assert reach(red) == (25, 50)
+    assert reach(unknown) == (75, 100)
+    assert [reach(green) for green in shapes(svg, "green")] == [(0, 25), (50, 75), (100, 130)]
+    assert svg.get("aria-label") == "50 looks in 1 h 00 min: 48 green, 1 red, 1 unknown."
+
+
+def test_unknown_is_not_hidden_by_red_nor_red_by_unknown() -> None:
+    svg = draw(wide(["g" * 10, "g" * 8 + "ru", "r" * 10]))
+    assert [reach(red) for red in shapes(svg, "red")] == [(25, 80)]
+    (question,) = shapes(svg, "unknown", "text")
+    assert 25 < float(question.get("x") or 0) < 50
+    # Looks for which a column is too narrow: neither takes the other's place.
+    close = draw(samples("g" * 100 + "ur" + "g" * 100, every_s=1.0))
+    assert len(shapes(close, "red")) == 1
+    assert len(shapes(close, "unknown")) == 1
+    assert not shapes(draw(samples("g" * 100 + "gr" + "g" * 100, every_s=1.0)), "unknown")
+
+
+def test_between_spans_nobody_looked() -> None:
+    svg = draw(wide(["g" * 10, "", "", "g" * 10]))
+    first, last = shapes(svg, "green")
+    assert reach(first) == (0, 30)
+    assert reach(last)[0] == 75
+
+
+def test_numbers_of_spans_are_drawn_between_their_lowest_and_highest() -> None:
+    svg = draw([*wide(["g" * 10] * 2, low=1.0, high=9.0), span(BEGIN + 2 * FIVE, "u", low=500.0, high=500.0)])
+    (line,) = shapes(svg, "value", "polyline")
+    assert [float(point.split(",")[1]) for point in (line.get("points") or "").split()] == [27, 7, 27, 7]
 
 
 def test_without_looks_it_says_so() -> None:
@@ -139,17 +173,19 @@ def test_without_looks_it_says_so() -> None:
     assert draw(samples("g"), until=BEGIN).get("role") == "img"
 
 
+TIMES = st.datetimes(BEGIN.replace(tzinfo=None) - timedelta(hours=1), END.replace(tzinfo=None), timezones=st.just(UTC))
 LOOKS = st.builds(
-    Sample,
-    at=st.datetimes(BEGIN.replace(tzinfo=None) - timedelta(hours=1), END.replace(tzinfo=None), timezones=st.just(UTC)),
-    light=st.sampled_from(["green", "red", "unknown"]),
-    value=st.none() | st.floats(),
+    lambda at, lights, last_s, numbers: span(at, lights, last_s, *(min(numbers), max(numbers)) if numbers else ()),
+    TIMES,
+    st.text("gru", min_size=1, max_size=9),
+    st.floats(0, 900),
+    st.lists(st.floats(), max_size=2),
 )
 
 
 @given(st.lists(LOOKS, max_size=80))
-def test_whatever_was_seen_gives_a_small_chart_that_stays_in_its_frame(seen: list[Sample]) -> None:
-    text = sparkline(sorted(seen, key=lambda s: s.at), (), since=BEGIN, until=END)
+def test_whatever_was_seen_gives_a_small_chart_that_stays_in_its_frame(seen: list[Span]) -> None:
+    text = sparkline(sorted(seen, key=lambda s: s.first), (), since=BEGIN, until=END)
     svg = ElementTree.fromstring(text)
     assert len(text) < 40_000
     assert "nan" not in text.lower().replace("unknown", "")

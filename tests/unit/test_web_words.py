@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from operator_core.web.words import MAX_MARKS, ago, duration, markdown, money, pretty, size, visible
+from operator_core.web.words import MAX_MARKS, ago, duration, markdown, money, on_page, pretty, sentence, size, visible
 
 NOW = datetime(2026, 1, 28, 10, 30, 45, tzinfo=UTC)
 HIDDEN = "\x00\x07\x1b\x7f\x9b\u00ad\u200b\u200e\u202a\u202e\u2066\u2069\u2028\ufeff\U000e0041\ud800"
@@ -95,3 +95,46 @@ def test_what_is_nested_deeply_is_not_hidden_behind_blanks() -> None:
         value = [value]
     assert "rm -rf /" in pretty({"steps": value})
     assert str(pretty({"b": [1], "a": "<"})) == "{\n  &#34;a&#34;: &#34;&lt;&#34;,\n  &#34;b&#34;: [\n    1\n  ]\n}"
+
+
+@pytest.mark.parametrize(
+    ("ahead", "said"),
+    [
+        (timedelta(days=30), "in 30 d"),
+        (timedelta(days=30, seconds=-3), "in 30 d"),
+        (timedelta(days=29, hours=12), "in 29 d"),
+        (timedelta(hours=24, seconds=-1), "in 1 d"),
+        (timedelta(hours=1, minutes=50), "in 1 h"),
+        (timedelta(seconds=45), "in 45 s"),
+        (timedelta(seconds=59), "in 1 min"),
+        (timedelta(days=400), "in 1 y"),
+    ],
+)
+def test_what_was_given_for_30_days_does_not_say_29(ahead: timedelta, said: str) -> None:
+    assert ago(NOW + ahead, NOW) == said
+
+
+def test_commands_in_a_sentence_look_like_code() -> None:
+    html = str(sentence("Start one with `operator worker run`, see ``[web]`` <b>`<i>`</b> and `this"))
+    assert '<code class="command">operator worker run</code>' in html
+    assert '<code class="command">[web]</code>' in html
+    assert '<code class="command">&lt;i&gt;</code>' in html
+    assert _Seen(html).text == "Start one with operator worker run, see [web] <b><i></b> and `this"
+    assert "more characters" in str(sentence("x" * 50, 10))
+
+
+def test_a_page_does_not_send_people_to_a_command_line() -> None:
+    assert on_page("There is no ticket #7; list them with `operator tickets list`.") == "There is no ticket #7."
+    assert on_page("It is open; see `operator tickets show 7`.") == "It is open."
+    kept = "A session works on it; stop it first with `operator tickets cancel 7`."
+    assert on_page(kept) == kept, "what is to be done is no mere address"
+
+
+@given(TEXT)
+@example("`<script>`")
+def test_a_sentence_is_never_markup_of_others(text: str) -> None:
+    html = str(sentence(text))
+    seen = _Seen(html)
+    assert set(seen.tags) <= {"span", "code"}
+    assert not set(HIDDEN) & set(html)
+    html.encode()

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from operator_core.scripted.server import TRANSPORT_KEY
+from operator_core.http_server import TRANSPORT_KEY
 from operator_dataverse.double.faults import Faults
 from operator_dataverse.double.history import History
 from operator_dataverse.double.history import Request as Noted

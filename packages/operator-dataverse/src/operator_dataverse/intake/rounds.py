@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 
 from operator_core import clock
+from operator_core.db.queue import Room
 from operator_core.errors import OperatorError, StoreError
 from operator_dataverse.errors import Refused, Throttled, Unauthorized, Unreachable
 from operator_dataverse.intake.claims import claim_task, promote_task, queue_task
@@ -141,7 +142,8 @@ class Rounds:
 
     async def _take_all(self) -> int:
         taken = await self._take()
-        if await self._free() <= 0:
+        # A box that drains waits for nothing: rows that name it stay as they are until it may take again.
+        if await self._free() <= 0 and not (await self._room()).draining:
             await self._queue()
         await self._pass_over()
         return taken
@@ -155,9 +157,11 @@ class Rounds:
 
     async def _slots(self) -> int:
         """Slots that no ticket needs; claims that are under way may need them."""
-        desk, name = self.desk, self.desk.settings.worker.name
-        processes = sum(worker.name == name for worker in await desk.queue.living())
-        return desk.settings.worker.concurrency * max(1, processes) - await desk.queue.taken(name)
+        return (await self._room()).free
+
+    async def _room(self) -> Room:
+        mine = self.desk.settings.worker
+        return await self.desk.queue.room(mine.name, mine.concurrency)
 
     async def _take(self) -> int:
         taken, free = 0, await self._free()

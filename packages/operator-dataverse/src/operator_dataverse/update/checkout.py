@@ -23,6 +23,8 @@ VERSION = "VERSION"
 _TAGS = "refs/operator-update/tags"
 _RECORD = "operator-update.json"
 _STAGED = "operator-update-staged-"
+_FOLDERS = ("--git-dir", "--git-common-dir")
+_LOCKS = ("index.lock", "HEAD.lock", "ORIG_HEAD.lock", "packed-refs.lock", "refs/heads/**/*.lock", "refs/stash.lock")
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,14 @@ class Checkout:
         await git(self.folder, "reset", "--quiet", "--hard", commit, timeout=300)
         return changed
 
+    async def unlock(self) -> None:
+        """Take away the locks of a git that was killed; not while a git that may have made them runs here."""
+        folders = {Path(await git(self.folder, "rev-parse", "--path-format=absolute", word)) for word in _FOLDERS}
+        locks = [lock for folder in folders for name in _LOCKS for lock in folder.glob(name)]
+        if locks and not _git_runs_in(self.folder):
+            for lock in locks:
+                lock.unlink(missing_ok=True)
+
     @asynccontextmanager
     async def staged(self, commit: str) -> AsyncIterator[Path]:
         """The files of a commit in a folder of their own, for as long as this lasts; one process at a time does it."""
@@ -192,6 +202,21 @@ class Checkout:
 
     async def _git_folder(self) -> Path:
         return Path(await git(self.folder, "rev-parse", "--absolute-git-dir"))
+
+
+def _git_runs_in(folder: Path) -> bool:
+    """Whether there is a process of git that works in a folder; one that cannot be looked at may."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "comm").read_text().strip().startswith("git"):
+                here = Path(os.readlink(process / "cwd"))
+                if here.is_relative_to(folder.resolve()):
+                    return True
+        except FileNotFoundError:
+            continue  # it has ended
+        except OSError:
+            return True
+    return False
 
 
 @contextmanager

@@ -129,6 +129,7 @@ class Updater:
         """Returns: What became of it, for people."""
         old, new = record.leaving, record.taking
         name = f"The update to {new[:12]}, which was interrupted,"
+        await checkout.unlock()
         here = await checkout.commit()
         if here not in (old, new):
             await self._forget(checkout)
