@@ -116,6 +116,25 @@ async def test_each_look_is_counted_once_in_its_span(tickets: TicketDB) -> None:
     assert await read_spans(tickets.database, [], 0) == {}
 
 
+async def test_spans_are_added_up_where_they_are_wanted_wider(tickets: TicketDB) -> None:
+    begin = int(NOW.timestamp()) // 600 * 600 - 3600
+    seen: list[tuple[int, Light, str]] = [
+        (0, "green", "5"),
+        (310, "red", "9"),
+        (599, "unknown", "9"),
+        (600, "green", "2"),
+    ]
+    for after, light, value in seen:
+        await tickets.save_monitor_states([state(light, value, back_s=NOW.timestamp() - begin - after)])
+    ms = begin * 1000
+    found = await read_spans(tickets.database, ["disk", "x"], ms - 3_600_000, width=600_000)
+    assert found["disk"] == [
+        Span(ms, ms + 599_000, 1, 1, 1, 5.0, 9.0),
+        Span(ms + 600_000, ms + 600_000, 1, 0, 0, 2.0, 2.0),
+    ]
+    assert found["x"] == []
+
+
 async def test_a_value_joins_a_span_that_has_none(tickets: TicketDB) -> None:
     begin = NOW.timestamp() // 300 * 300 - 3600
     for after, light, value in ((0, "unknown", None), (30, "green", "4"), (60, "green", "word"), (90, "green", "-2")):

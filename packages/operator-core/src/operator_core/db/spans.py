@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, BindParameter, Integer, Text, and_, bindparam, delete, func, select, tuple_
+from sqlalchemy import BigInteger, BindParameter, Integer, Text, and_, bindparam, cast, delete, func, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -26,6 +26,7 @@ _W = monitor_spans.c
 _KEYS: BindParameter[Any] = bindparam("keys", expanding=True)
 _SINCE = bindparam("since", type_=BigInteger)
 _OLDEST = bindparam("oldest", type_=BigInteger)
+_WIDTH = bindparam("width", type_=BigInteger)
 
 
 class Span(NamedTuple):
@@ -78,18 +79,21 @@ async def drop_old_spans(c: AsyncConnection, oldest: int) -> None:
     await c.execute(_DROP, {"oldest": oldest - WIDTH_MS})
 
 
-async def read_spans(database: Database, keys: Sequence[str], since: int, *, single: int = 0) -> dict[str, list[Span]]:
+async def read_spans(
+    database: Database, keys: Sequence[str], since: int, *, single: int = 0, width: int = WIDTH_MS
+) -> dict[str, list[Span]]:
     """The looks at these keys since then, oldest first; every look is in one span of the answer.
 
     Args:
         keys: Violation keys.
         since: Milliseconds since 1970; the first span may begin before.
         single: So many of the newest looks at each key are a span of their own.
+        width: Of the spans, in milliseconds, a multiple of the stored one: what is not needed as finely is added up there.
     """
     found: dict[str, list[Span]] = {key: [] for key in keys}
     if not keys:
         return found
-    for row in await database.fetch(_STORED, keys=list(keys), since=since - WIDTH_MS):
+    for row in await database.fetch(_STORED, keys=list(keys), since=since - WIDTH_MS, width=width):
         span = Span._make(row[1:])
         if span.last >= since:
             found[row.violation_key].append(span)
@@ -142,9 +146,17 @@ _PRUNE = delete(monitor_spans).where(_W.violation_key == bindparam("key", type_=
 _FORGOTTEN = select(_W.violation_key, _W.at).where(_W.at < _OLDEST).with_for_update(skip_locked=True)
 _DROP = delete(monitor_spans).where(tuple_(_W.violation_key, _W.at).in_(_FORGOTTEN))
 _STORED = (
-    select(_W.violation_key, _W.first_at, _W.last_at, _W.greens, _W.reds, _W.unknowns, _W.low, _W.high)
+    select(
+        _W.violation_key,
+        func.min(_W.first_at),
+        func.max(_W.last_at),
+        *(cast(func.sum(count), Integer) for count in (_W.greens, _W.reds, _W.unknowns)),
+        func.min(_W.low),
+        func.max(_W.high),
+    )
     .where(_W.violation_key.in_(_KEYS), _W.at >= _SINCE)
-    .order_by(_W.violation_key, _W.at)
+    .group_by(_W.violation_key, _W.at // _WIDTH)
+    .order_by(_W.violation_key, _W.at // _WIDTH)
 )
 _older = monitor_samples.alias("older")
 # Where the wanted looks of each key begin is found from the end of the primary key, once for each key: however many
