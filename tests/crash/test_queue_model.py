@@ -36,7 +36,7 @@ from operator_core.model.entry import Draft
 from operator_core.model.ticket import Reason, TicketStatus
 from tests.support.depth import DEEP
 
-EXAMPLES = int(os.environ.get("OPERATOR_MODEL_EXAMPLES") or (150 if DEEP else 60))
+EXAMPLES = int(os.environ.get("OPERATOR_MODEL_EXAMPLES") or (150 if DEEP else 40))
 TTL = 10
 CLOSED = ("resolved", "canceled")
 INDEX = st.integers(0, 7)

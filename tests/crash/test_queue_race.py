@@ -15,7 +15,7 @@ from tests.support.depth import DEEP
 from tests.support.store import column_of
 
 RACERS = 32
-ROUNDS = int(os.environ.get("OPERATOR_RACE_ROUNDS") or (300 if DEEP else 100))
+ROUNDS = int(os.environ.get("OPERATOR_RACE_ROUNDS") or (300 if DEEP else 50))
 
 # One process imports everything and forks the racers, which then live through all rounds. They start together: one
 # write of so many bytes, one for each racer. Two pipes take turns, so that a fast racer cannot eat a slow one's byte.

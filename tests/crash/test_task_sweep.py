@@ -21,7 +21,7 @@ from tests.support.task_sweep import BRAIN, LOUD, random_pairs, sweep, sweep_set
 pytestmark = pytest.mark.slow
 
 LANES = 5  # they wait for leases most of the time
-PARTS = 3
+PARTS = 3 if DEEP else 6
 MOST = 200
 NAMES = {
     "worker.registered",
@@ -77,10 +77,10 @@ def test_killed_at_every_place(tmp_path: Path, part: int) -> None:
     swept = sweep(tmp_path, stores, places)
     print(swept)
     assert swept.over, f"more than {MOST} places"
-    assert len(swept.reached) > 20
+    assert len(swept.reached) > (20 if DEEP else 10)
     # What was interrupted was told as what it was.
     assert swept.statuses["unknown"] + swept.statuses["not_executed"] >= 1
-    assert swept.statuses["ok"] > 60
+    assert swept.statuses["ok"] > (60 if DEEP else 30)
 
 
 def test_killed_twice_at_random_on_postgres(tmp_path: Path, postgres_cluster: PostgresCluster) -> None:

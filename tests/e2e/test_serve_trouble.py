@@ -205,7 +205,12 @@ async def test_postgresql_is_restarted_under_live_streams(
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            assert (await raw.get(f"{url}/readyz")).status_code == 200
+
+            async def ready_again() -> bool:
+                return bool((await raw.get(f"{url}/readyz")).status_code == 200)
+
+            # The answer may be a second old.
+            await wait_until_async(ready_again, what="the server says that it is ready")
             assert (await verify(database)).ok
         serving.stop()
         assert "hunter" not in serving.text

@@ -35,7 +35,12 @@ ATTACKS = [
     Attack("through an open file of a process", 'cat "/proc/$VICTIM/fd/3"', told, with_victim=True),
     Attack("an open file taken from a process", f'{KIT} stolen_descriptor "$VICTIM"', told, with_victim=True),
     Attack("the environment of a process", 'tr "\\0" "\\n" < "/proc/$VICTIM/environ"', told, with_victim=True),
-    Attack("the words a process was started with", "cat /proc/[0-9]*/cmdline | tr '\\0' '\\n'", told, with_victim=True),
+    Attack(
+        "the words a process was started with",
+        "cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | cut -c1-500",
+        told,
+        with_victim=True,
+    ),
     Attack("the memory of a process, as a file", f'{KIT} memory "$VICTIM"', told, with_victim=True),
     Attack("the memory of a process, by a system call", f'{KIT} readv "$VICTIM"', told, with_victim=True),
     Attack(
