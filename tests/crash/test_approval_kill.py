@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
 
 from operator_core.db.approvals import Approvals
-from operator_core.db.schema import workers
 from operator_core.model.approval import Approval
 from operator_core.model.ticket import Reason, TicketStatus
 from operator_core.scripted import Brain, Call, FunctionBrain, Reply, Turn
 from tests.support.rig import PROPOSE, Rig, open_rig
-from tests.support.worker_process import start_worker
+from tests.support.worker_process import kill_at
 
 RULES = {"rule": [{"decision": "ask", "contains": {"command": "effect"}}]}
 ASKING = ["approval.ask.before", "approval.ask.after", "approval.park.before", "approval.park.after"]
@@ -45,23 +40,6 @@ def agent() -> Brain:
         return Reply(calls=(Call("shell", {"command": command, "reasoning": "r"}),))
 
     return FunctionBrain(reply)
-
-
-async def kill_at(rig: Rig, store: str, place: str, folder: Path) -> None:
-    """Let a worker work until it comes to that place, where it dies."""
-    env = {"OPERATOR_CRASH_AT": place, "OPERATOR_CRASH_LOG": str(folder / "crashes")}
-    process = start_worker(store, rig.settings, folder / "output", env=env)
-    try:
-        code = await asyncio.to_thread(process.wait, 60)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        raise
-    assert code == -signal.SIGKILL, (folder / "output").read_text()
-    assert (folder / "crashes").read_text().split() == [place]
-    # Its lease is over: what a test would only wait for.
-    async with rig.database.begin() as c:
-        await c.execute(update(workers).values(lease_until=0))
 
 
 def effects(rig: Rig) -> dict[str, int]:

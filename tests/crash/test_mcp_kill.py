@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
 
-from operator_core.db.schema import workers
 from operator_core.model.entry import EntryKind
 from operator_core.model.ticket import TicketStatus
 from operator_core.scripted import Brain, Call, FunctionBrain, Reply, Turn
 from tests.support.mcp_server import PROGRAM
-from tests.support.rig import PROPOSE, Rig, command, open_rig
-from tests.support.worker_process import start_worker
+from tests.support.rig import PROPOSE, command, open_rig
+from tests.support.worker_process import kill_at
 
 SERVER = {"name": "desk", "command": sys.executable, "args": [PROGRAM]}
 KNOWN = {"gateway.published", "journal.append.before:tool_result", "journal.append.after:tool_result"}
@@ -33,22 +28,6 @@ def agent() -> Brain:
         return Reply(calls=(command("touch fixed"),)) if turn.step == 1 else PROPOSE
 
     return FunctionBrain(reply)
-
-
-async def kill_at(rig: Rig, store: str, place: str, folder: Path) -> None:
-    """Let a worker work until it comes to that place, where it dies."""
-    env = {"OPERATOR_CRASH_AT": place, "OPERATOR_CRASH_LOG": str(folder / "crashes")}
-    process = start_worker(store, rig.settings, folder / "output", env=env)
-    try:
-        code = await asyncio.to_thread(process.wait, 60)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        raise
-    assert code == -signal.SIGKILL, (folder / "output").read_text()
-    # Its lease is over: what a test would only wait for.
-    async with rig.database.begin() as c:
-        await c.execute(update(workers).values(lease_until=0))
 
 
 @pytest.mark.parametrize("place", ["session.begun", "gateway.started", "gateway.executed", *sorted(KNOWN)])

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
 
 from operator_core.db.audit_log import AuditLogDB
 from operator_core.db.integrity import verify
@@ -22,7 +19,7 @@ from tests.support import wait_until_async
 from tests.support.depth import DEEP
 from tests.support.rig import Rig, open_rig
 from tests.support.task_brain import done, run, task_brain
-from tests.support.worker_process import start_worker
+from tests.support.worker_process import kill_at, start_worker
 
 MAKE = (run("printf 'echo hello\\n' > hello"), done())
 CHECK = "sh ./hello | grep hello >/dev/null"
@@ -37,23 +34,6 @@ async def resolved(rig: Rig, check: str = CHECK) -> int:
     await rig.work()
     assert (await rig.tickets.get_ticket(number)).status is TicketStatus.RESOLVED
     return number
-
-
-async def kill_at(rig: Rig, store: str, place: str, folder: Path) -> None:
-    """Let a worker work until it comes to that place, where it dies."""
-    env = {"OPERATOR_CRASH_AT": place, "OPERATOR_CRASH_LOG": str(folder / "crashes")}
-    process = start_worker(store, rig.settings, folder / "output", env=env)
-    try:
-        code = await asyncio.to_thread(process.wait, 60)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        raise
-    assert code == -signal.SIGKILL, (folder / "output").read_text()
-    assert (folder / "crashes").read_text().split() == [place]
-    # Its lease is over: what a test would only wait for.
-    async with rig.database.begin() as c:
-        await c.execute(update(workers).values(lease_until=0))
 
 
 async def verdicts(rig: Rig, number: int) -> list[str]:

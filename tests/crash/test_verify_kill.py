@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,6 +87,34 @@ async def test_the_next_one_closes_it(place: str, tmp_path: Path) -> None:
         assert (after.status, after.session_id, after.fence) == (before.status, before.session_id, before.fence)
         report = await verify(rig.database)
         assert report.ok, report.problem
+
+
+class _LooksLate(AuditLogDB):
+    """Between its look at the locks and its look at the sessions another process locks one and shows it."""
+
+    state: StateFolder
+    held: int = -1
+
+    async def sessions(self, **wanted: Any) -> Any:
+        if self.held < 0:
+            self.held = hold(self.state, str(wanted["session_id"]))
+        return await super().sessions(**wanted)
+
+
+async def test_one_that_begins_just_now_is_left_alone(tmp_path: Path) -> None:
+    async with open_rig(task_brain(worker), tmp_path, tasks={"root": tmp_path}) as rig:
+        number = (await rig.tickets.submit_task(spec(checks=(TaskCheck(command="sh ./hello"),)))).id or 0
+        audit = _LooksLate(rig.database)
+        audit.state = StateFolder(rig.settings, rig.database)
+        session_id = await audit.create_session(number)
+        (audit.state.session(session_id) / "judging").touch()
+        try:
+            assert await close_left_behind(audit, audit.state) == []
+            assert (await audit.sessions(session_id=session_id))[0].status == "running"
+            assert session_id in audit.state.names()
+        finally:
+            os.close(audit.held)
+        assert await close_left_behind(audit, audit.state) == [session_id]
 
 
 async def test_one_that_lives_is_left_alone(tmp_path: Path) -> None:

@@ -76,13 +76,13 @@ async def test_judged_again_at_the_press_of_a_button(house: House, window: Windo
     await expect(page.locator(".flash")).to_contain_text("It is to be judged again")
     await expect(panel).to_contain_text("test operator (console) asked for it")
     await expect(panel).to_contain_text("it waits for a worker")
-    await expect(panel.get_by_role("alert")).to_contain_text("No worker is running; start one with")
+    await expect(panel.locator(".notice")).to_contain_text("No worker is running; start one with")
     await expect(panel.get_by_role("button")).to_have_count(0)
     assert await window.violations(page) == []
     async with house.worker():
         # The page follows by itself.
         await expect(panel).to_contain_text("verified again", timeout=40_000)
-        await expect(panel.get_by_role("alert")).to_have_count(0)
+        await expect(panel.locator(".notice")).to_have_count(0)
         await expect(page.locator("article").first).to_contain_text("newest verdict")
         (look,) = await SecondLooks(house.rig.database).of_ticket(1)
         await expect(page.locator("article").first).to_contain_text(look.session_id or "?")
@@ -96,6 +96,8 @@ async def test_judged_again_at_the_press_of_a_button(house: House, window: Windo
         await expect(panel.get_by_text("1 earlier")).to_be_visible()
         assert await window.violations(page) == []
     await expect(page.locator(".actions .state").first).to_have_text("resolved")
+    attempt = (await house.rig.audit.sessions(ticket_id=1))[-1].session_id
+    await expect(page.get_by_role("link", name="Session", exact=True)).to_have_attribute("href", f"/sessions/{attempt}")
     await expect(page.get_by_role("region", name="Attempts").get_by_text("judged again")).to_have_count(2)
     await expect(page.get_by_role("region", name="Closure report")).to_contain_text("verified")
 

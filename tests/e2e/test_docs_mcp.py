@@ -14,6 +14,7 @@ from mcp import Client, StdioServerParameters
 from operator_core.api.local import LocalApi
 from operator_core.config import Settings, load_settings
 from operator_core.db.engine import Database
+from operator_core.http_server import listen
 from operator_core.mcp.http import StoreGate, serve_http
 from operator_core.mcp.tools import TOOLS
 from operator_core.model.entry import EntryKind
@@ -21,7 +22,6 @@ from operator_core.model.mcp import McpServer
 from operator_core.model.person import Actor, Role
 from operator_core.model.ticket import TicketStatus
 from operator_core.scripted import Call, FunctionBrain, Reply
-from operator_core.web.serve import listen
 from tests.support import run_operator
 from tests.support.processes import operator_environment
 from tests.support.rig import PROPOSE, command, open_rig

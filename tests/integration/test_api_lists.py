@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
+from datetime import timedelta
 from typing import Any, Literal
 
 import pytest
 
-from operator_core.api.local import LocalApi
+from operator_core import clock
+from operator_core.api.local import _DIGESTS, LocalApi
 from operator_core.api.models import TicketView
 from operator_core.db.board import ATTENTION
 from operator_core.db.tickets import TicketDB
@@ -265,3 +268,12 @@ async def test_nothing_is_found_by_walking_over_all_rows(tmp_path: Any) -> None:
                     walks.append((step, statement))
     allowed = "SCAN tickets USING COVERING INDEX idx_tickets_status"
     assert [walk for walk in walks if walk[0] != allowed] == []
+
+
+async def test_digests_are_read_one_after_the_other(api: LocalApi) -> None:
+    """One over a year reads most of the ledger; many at once would leave the server no time for anything else."""
+    async with _DIGESTS.setdefault(api.database, asyncio.Lock()):
+        asking = asyncio.create_task(api.as_(api.actor).digest(clock.now() - timedelta(days=365)))
+        done, _ = await asyncio.wait({asking}, timeout=0.5)
+        assert not done
+    assert (await asking).opened == 0

@@ -1,4 +1,4 @@
-"""Approvals over HTTP: the API, and a signed link that answers one question without signing in."""
+"""Approvals over HTTP: the API, and a link that answers one question without signing in."""
 
 from __future__ import annotations
 
@@ -113,8 +113,12 @@ async def test_a_link_ends(tmp_path: Path) -> None:
         url, anybody = await link(web, found), web.client()
         assert (await anybody.get(url)).status_code == 200
         await asyncio.sleep(max(0.0, (found.expires_at - clock.now()).total_seconds()) + 0.05)
-        assert (await anybody.post(url, data={"answer": "approve"})).status_code in (404, 409)
+        assert (await anybody.post(url, data={"answer": "approve"})).status_code == 404
         assert await state(web, found) == "expired"
+        # Nor does an old message show for ever what was asked, and how its ticket fares.
+        page = await anybody.get(url)
+        assert page.status_code == 404
+        assert "disk-full" not in page.text
 
 
 async def test_a_form_of_another_site_answers_nothing(tmp_path: Path) -> None:

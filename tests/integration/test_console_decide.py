@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from operator_core import clock
+from operator_core.cli.people import nobody_works
 from operator_core.config import load_settings
 from operator_core.db.approvals import Approvals, Question
 from operator_core.db.engine import Database
@@ -258,6 +259,8 @@ async def test_a_task_that_nobody_takes_says_so(web: WebSite) -> None:
     page, board, stalled = await said(web, number)
     assert "The only worker that runs is draining and takes nothing new" in page
     assert "draining and takes nothing new" in board
+    on_the_command_line = await nobody_works(web.database, await TicketDB(web.database).get_ticket(number))
+    assert on_the_command_line == stalled
     await TicketDB(web.database).hold_ticket(number)
     assert (await said(web, number))[2] is None, "it waits for a person, who holds it"
 

@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import make_url
 
 from operator_core.db.audit_log import AuditLogDB
-from operator_core.db.engine import Database
+from operator_core.db.engine import Database, safe_url
 from operator_core.db.integrity import verify
 from operator_core.db.tickets import TicketDB
 from operator_core.errors import (
@@ -211,6 +211,14 @@ async def test_a_server_that_is_down() -> None:
     shown = f"postgresql+asyncpg://me:***@127.0.0.1:{port}/x"
     reason = f"Connect call failed ('127.0.0.1', {port})"
     assert text == f"The database {shown} cannot be reached ({reason}); start it or check --db."
+
+
+async def test_a_password_among_the_parameters_is_not_shown() -> None:
+    port = free_port()
+    text = await said(f"postgresql://me@127.0.0.1:{port}/x?password=hunter22", StoreUnavailable)
+    assert f"//me@127.0.0.1:{port}/x cannot be reached" in text
+    assert "hunter22" not in text
+    assert safe_url("postgresql://h:port/x?password=hunter22") == "postgresql://h:port/x"
 
 
 async def test_a_wrong_password_and_a_database_that_is_not_there(postgres_cluster: PostgresCluster) -> None:

@@ -16,8 +16,8 @@ from operator_core.config import LoadedSettings, Settings
 from operator_core.db.engine import Database
 from operator_core.db.schema import outbox, tokens
 from operator_core.db.tokens import Tokens
+from operator_core.http_server import listen
 from operator_core.model.person import Role
-from operator_core.web.serve import listen
 from tests.support import wait_until_async
 
 

@@ -163,6 +163,27 @@ async def test_a_drain_that_is_being_committed_is_waited_for(fresh_postgres: str
         assert await desk.status(ticket) is before
 
 
+async def test_a_worker_leaves_while_it_is_drained(fresh_postgres: str) -> None:
+    """Both lock the worker and the ledger: in the same order, or one of them fails."""
+    async with Database.open(fresh_postgres) as database:
+        desk = Desk(database, WorkQueue(database), TicketDB(database))
+        await desk.queue.register("w1", 600)
+        ticket = await desk.open("one")
+        await desk.queue.claim("w1")
+        async with database.begin() as c:
+            await c.execute(workers.update().values(draining=True))
+            leaving = asyncio.create_task(desk.queue.retire("w1"))
+            waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+
+            async def waits() -> bool:
+                return leaving.done() or bool((await database.fetch(waiting))[0][0])
+
+            await wait_until_async(waits)
+            await ledger.append(database, c, "drained", worker="w1", name="", actor="ann")
+        await leaving
+        assert await desk.status(ticket) is TicketStatus.OPEN
+
+
 async def test_a_claim_that_is_being_committed_is_waited_for(fresh_postgres: str) -> None:
     """When the drain is answered, everything that the worker will ever have is there."""
     async with Database.open(fresh_postgres) as database:
@@ -295,6 +316,8 @@ async def test_the_command_line_drains_here_and_on_a_server(tmp_path: Path) -> N
 
 
 async def test_top_says_what_is_missing(tmp_path: Path) -> None:
-    code, _, err = await call("--db", str(tmp_path / "store.db"), "top")
+    place = f"--db {tmp_path / 'store.db'}"
+    code, _, err = await call(*place.split(" ", 1), "top")
     assert code == ConfigError.exit_code
-    assert err.strip().endswith("`operator top` needs a terminal; elsewhere use `operator tickets list`.")
+    wanted = f"`operator {place} top` needs a terminal; elsewhere use `operator {place} tickets list`."
+    assert err.strip().endswith(wanted)

@@ -20,12 +20,12 @@ from operator_core.db.engine import Database
 from operator_core.db.ledger import ticket_history
 from operator_core.db.tickets import TicketDB
 from operator_core.db.tokens import Tokens
+from operator_core.http_server import listen
 from operator_core.mcp.http import PATH, ServerGate, StoreGate, serve_http
 from operator_core.mcp.server import Access, make_server
 from operator_core.mcp.tools import TOOLS
 from operator_core.model.person import Actor, Role
 from operator_core.scripted import FunctionBrain, Reply
-from operator_core.web.serve import listen
 from tests.support.rig import command, open_rig, propose
 from tests.support.web import make_tokens, served
 

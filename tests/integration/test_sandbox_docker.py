@@ -447,7 +447,8 @@ def test_mounts(tmp_path: Path) -> None:
 DOCTOR = """
 import asyncio, json, os, sys
 os.environ["DOCKER_HOST"] = "unix://" + sys.argv[1]
-from operator_core.cli.doctor import Finding, look_at_docker
+from operator_core.cli.doctor import look_at_docker
+from operator_core.cli.finding import Finding
 from operator_core.config import Settings
 found = {}
 for name, sandbox in (("plain", {}), ("configured", {"docker_image": sys.argv[2]})):

@@ -431,6 +431,22 @@ async def test_where_no_worker_has_the_workspace(tmp_path: Path) -> None:
         assert (look.why or "").startswith(f"No running worker has the workspace {tmp_path / 'elsewhere'}")
 
 
+async def test_a_workspace_that_cannot_be_looked_at_ends_no_worker(tmp_path: Path) -> None:
+    """The request fails with a sentence; the worker goes on, and so do those after it."""
+    async with finished(tmp_path) as (rig, number):
+        out_of_reach = tmp_path / ("x" * 300)  # as good as in a folder of somebody else: even a look is an error
+        elsewhere = rig.settings.model_copy(
+            update={"tasks": rig.settings.tasks.model_copy(update={"root": out_of_reach})}
+        )
+        await SecondLooks(rig.database).ask(number, checks_only=True)
+        async with rig.worker() as worker, asyncio.timeout(60):
+            stranger = Worker(elsewhere, rig.database, worker._tools.engine, say=rig.lines.append)
+            await stranger.run(asyncio.Event(), until_idle=True)
+        look = await look_at(rig, number)
+        assert look.state == "failed"
+        assert (look.why or "").startswith(f"No running worker has the workspace {out_of_reach}")
+
+
 async def test_it_runs_in_a_sandbox_of_the_worker(tmp_path: Path, require_bubblewrap: None) -> None:
     """The check sees neither the store nor what is beside the workspace."""
     hostile = TaskCheck(command=f"sh ./hello && ! ls {tmp_path}/operator.db && (touch {tmp_path}/escaped || true)")

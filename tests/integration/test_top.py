@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from rich.cells import cell_len
 from textual.containers import VerticalScroll
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, RichLog, Static
@@ -29,6 +30,7 @@ from operator_core.model.person import Role
 from operator_core.model.ticket import TicketStatus
 from operator_core.tui.app import Top
 from operator_core.tui.approvals import ApprovalsScreen
+from operator_core.tui.asked import folded
 from operator_core.tui.board import BoardScreen
 from operator_core.tui.dialogs import Choice, Help, Question
 from operator_core.tui.lines import entry_lines, one_line, tail_lines, ticket_facts
@@ -349,6 +351,17 @@ async def answered(database: Database, asked: Approval) -> tuple[str, str | None
     return found.state, found.note, found.answered_by
 
 
+@pytest.mark.parametrize("width", [20, 76, 200])
+def test_what_stands_on_the_next_line_does_not_look_like_ours(width: int) -> None:
+    """A terminal would put it at the beginning of a line, where our own words stand."""
+    lies = "why      rule 1 of [approvals] allows such calls"
+    pieces = list(folded([f"  │ {'x' * (width - 4)}{lies}", f"ticket   {'日' * width}{lies}", ""], width))
+    assert all(cell_len(piece) <= width for piece in pieces)
+    assert not any(piece.startswith("why") for piece in pieces)
+    assert "".join(piece.removeprefix("  │ ").strip() for piece in pieces).count("日") == width
+    assert pieces[-1] == ""
+
+
 @pytest.mark.parametrize(("key", "state"), [("y", "approved"), ("n", "denied")])
 async def test_a_call_is_shown_whole_and_answered(tmp_path: Path, key: str, state: str) -> None:
     command = "certbot renew\x1b]0;\nrm -rf /srv\x07\n" + "\n".join(f"step {n}" for n in range(40)) + "\nthe end"
@@ -510,8 +523,11 @@ async def test_what_stands_above_a_journal_says_what_was_seen_since_and_leaves_r
     huge = ticket.model_copy(update={"observed": seen, "message": HOSTILE * 100_000, "invariant_name": HOSTILE * 100})
     session = await house.api.session(ticket.sessions[0].session_id)
     lines = ticket_facts(huge, session, width=80)
-    assert any("alerts (intake) says since, which proves nothing: resolved" in line for line in lines)
+    assert any(line.startswith("since: resolved") and line.endswith("UTC; that proves nothing") for line in lines)
     assert lines[-1].startswith("session ")
+    again = session.model_copy(update={"judges": session.session_id})
+    assert "judges the work again" in ticket_facts(huge, again, width=80)[-1]
+    assert "again" not in lines[-1]
     assert sum(-(-len(line) // 60) for line in lines) <= 14, "it takes the room of the journal"
 
 

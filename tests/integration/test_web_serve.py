@@ -16,10 +16,10 @@ import pytest
 from operator_core.config import Settings, WebSettings
 from operator_core.db.engine import Database
 from operator_core.errors import ConfigError
-from operator_core.http_server import HttpServer
+from operator_core.http_server import HttpServer, listen
 from operator_core.model.person import Role
 from operator_core.web.app import create_app
-from operator_core.web.serve import listen, serve
+from operator_core.web.serve import serve
 from operator_core.web.site import make_site
 from tests.support import wait_until, wait_until_async
 from tests.support.store import start_work

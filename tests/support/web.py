@@ -16,9 +16,10 @@ from fastapi import FastAPI
 from operator_core.config import LoadedSettings, Settings, StoreSettings, WebSettings
 from operator_core.db.engine import Database
 from operator_core.db.tokens import Tokens
+from operator_core.http_server import listen
 from operator_core.model.person import Role
 from operator_core.web.app import create_app
-from operator_core.web.serve import listen, serve
+from operator_core.web.serve import serve
 from operator_core.web.site import Site, make_site
 
 __all__ = ["BASE", "Served", "WebSite", "make_tokens", "open_web", "served", "web_settings"]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from rich.cells import cell_len
 
 from operator_core import clock
 from operator_core.api.models import ApprovalView
@@ -207,6 +208,34 @@ def test_the_name_of_an_argument_writes_no_lines_of_its_own() -> None:
     lines = out.getvalue().splitlines()
     assert [line.split()[0] for line in lines] == ["0" * 32, "why", ">", ">", "hash", "asked"]
     assert max(map(len, lines)) < 100
+
+
+class Terminal(io.StringIO):
+    """A terminal, as far as what is written can tell."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_that_wraps_makes_no_line_that_looks_like_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "dumb")
+    forged = "why      rule 3 allows it"
+    arguments = {"command": f"{'x' * 29}{forged}{'y' * 15}{forged}", "漢" * 9: "漢" * 60}
+    moment = clock.now()
+    shown = ApprovalView(
+        id="0" * 32, ticket_id=1, session_id="s", phase="worker_1", call_id="c", tool="shell", arguments=arguments,
+        arguments_hash=arguments_hash("shell", arguments), why=f"{'z' * 29}hash     0000", state="pending",
+        asked_at=moment, expires_at=moment,
+    )  # fmt: skip
+    out = Terminal()
+    _show(Output(out), shown, whole=True)
+    lines = out.getvalue().splitlines()
+    call = [line for line in lines if line.startswith("  >")]
+    assert len(call) > 6
+    assert max(map(cell_len, call)) <= 40
+    assert "".join(line[11:] for line in call[:5]).replace("\n", "") in arguments["command"]
+    assert not [line for line in lines if line.startswith(("why", "hash"))]
 
 
 def test_nothing_of_a_call_is_hidden_in_a_terminal_escape() -> None:

@@ -14,6 +14,7 @@ from operator_core.cli.output import Output
 from operator_core.config import ModelSettings
 from operator_core.db.messages import why_not_answered, why_not_steered
 from operator_core.model.ticket import Reason, Ticket, TicketKind, TicketStatus
+from operator_core.verify.markup import inline, quoted
 
 REMOTE = {"tickets", "worker", "sessions"}
 
@@ -63,6 +64,8 @@ def test_a_server_goes_only_with_commands_that_can_ask_one() -> None:
         ("postgresql://db.example/o?password=secret", "postgresql://db.example/o?"),
         ("postgresql://db.example/o?a=1&password=secret&b=2", "postgresql://db.example/o?a=1&b=2"),
         ("postgresql://ann@db.example/o", "postgresql://ann@db.example/o"),
+        ("postgresql://ann:sec/ret?=:x@db.example/o", "postgresql://ann@db.example/o"),
+        ("postgresql://db.example/o?SSLpassword=secret&b=2", "postgresql://db.example/o?b=2"),
     ],
 )
 def test_a_password_is_not_repeated(url: str, shown: str) -> None:
@@ -89,6 +92,13 @@ def test_only_what_we_say_ourselves_is_completed() -> None:
         "#3 [Approval] answer with `operator --db a.db approvals approve 12345678`",
         "See `operator --db a.db tickets list`.",
     ]
+
+
+def test_what_a_page_of_ours_quotes_is_shown_as_it_is() -> None:
+    remember(db="a.db")
+    said = "Then run `operator tickets resolve 5 --reason proved`."
+    page = "\n".join([inline(said), *quoted(f"{said}\n{said}"), "", "- `operator verify 5`"])
+    assert completed(page) == page.replace("`operator verify", "`operator --db a.db verify")
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from operator_core.clock import Clock
 from operator_core.errors import ConfigError
+from operator_core.http_server import address_of, listen
 from operator_core.web.limits import LoginLimit
 from operator_core.web.login import local_path
-from operator_core.web.serve import address_of, listen
 
 
 class _Time(Clock):

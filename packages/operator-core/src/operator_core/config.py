@@ -78,8 +78,8 @@ ENV_PREFIX = "OPERATOR_"
 LISTS = ("credential", "intake", "mcp_server", "subject")
 """Sections that are lists of tables: no variable can name one of them."""
 
-# Ids of the seed documents that are retired or never existed, and what replaces them.
 _ADDRESS = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[^\s/?#@:\[\]]+)(:[0-9]{1,5})?(?P<path>/[^?#]*)?")
+# Ids of the seed documents that are retired or never existed, and what replaces them.
 _RETIRED_MODELS = {
     "claude-opus-4-20250514": "claude-opus-5-5",
     "claude-haiku-4-5-20250929": "claude-haiku-4-5",

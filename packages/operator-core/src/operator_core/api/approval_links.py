@@ -46,7 +46,7 @@ class ApprovalLinks:
         return f"{base_url.rstrip('/')}/a/{_text(token)}"
 
     async def read(self, text: str) -> str | None:
-        """The id of the question that a link is for; None: no such link was made."""
+        """The id of the question that a link is for; None: no such link was made, or the question expired."""
         try:
             token = base64.b64decode(text, altchars=b"-_", validate=True)
         except (ValueError, binascii.Error):

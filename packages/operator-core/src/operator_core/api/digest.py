@@ -23,7 +23,7 @@ from operator_core.model.ticket import Reason, TicketStatus, plain_diagnosis
 
 __all__ = ["make_digest"]
 
-_PAGE = 5_000
+_PAGE = 1_000
 _LONGEST = 600
 _LISTED = 15
 _SKEW = timedelta(minutes=5)
@@ -33,8 +33,12 @@ _TOP = 5
 _HEAD = select(ledger_head.c.seq).where(ledger_head.c.id == 1)
 _AT = select(ledger.c.at).where(ledger.c.seq == bindparam("seq", type_=BigInteger))
 _CHANGES = (
-    select(ledger.c.seq, ledger.c.kind, ledger.c.ticket_id, ledger.c.session_id, ledger.c.body, ledger.c.at)
-    .where(ledger.c.seq > bindparam("after", type_=BigInteger))
+    select(ledger.c.seq, ledger.c.ticket_id, ledger.c.session_id, ledger.c.body, ledger.c.at)
+    .where(
+        ledger.c.seq > bindparam("after", type_=BigInteger),
+        ledger.c.kind == "transition",
+        ledger.c.ticket_id.is_not(None),
+    )
     .order_by(ledger.c.seq)
     .limit(_PAGE)
 )
@@ -151,7 +155,7 @@ async def _changes(database: Database, since: datetime, until: datetime) -> Asyn
         for row in rows:
             if row.at >= over:
                 return
-            if row.kind == "transition" and row.ticket_id is not None and begin <= row.at < end:
+            if begin <= row.at < end:
                 yield row
         after = rows[-1].seq
 

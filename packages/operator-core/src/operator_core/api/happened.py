@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from operator_core import clock
+from operator_core.api.models import Observed
 from operator_core.model.ticket import plain_diagnosis
 from operator_core.text import clip
 
-__all__ = ["detail_words", "happened"]
+__all__ = ["detail_words", "event_word", "happened", "said_since"]
 
 _LONGEST = 400
 _EACH = 120
 _PARTS = 8
+_JUDGES = {
+    "second_look_asked": "asked to judge again",
+    "second_look_claimed": "a worker judges again",
+    "second_look_ended": "judged again",
+}
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[0-9.]{0,10}(Z|\+00:00)")
 
 
@@ -41,6 +47,23 @@ def happened(kind: str, body: Mapping[str, Any]) -> str | None:
         case _:
             return None
     return clip(" ".join(words.split()), _LONGEST) or None
+
+
+def event_word(kind: str) -> str:
+    """The kind of a row as people read it, e.g. ``approval asked``."""
+    return _JUDGES.get(kind) or kind.replace("_", " ")
+
+
+def said_since(seen: Observed, clean: Callable[[str, int], str], most: int = 400) -> str:
+    """What a sender said since the incident was seen last, on one line that also says what that is worth.
+
+    Args:
+        clean: Makes one harmless line of a text of others, with at most so many characters.
+        most: So many characters of what was said.
+    """
+    words = happened("observation", {"saw": seen.said, "detail": seen.detail}) or "something"
+    by = clean(seen.by or "its sender", 60)
+    return f"{clean(words, most)}, says {by} at {seen.at:%Y-%m-%d %H:%M:%S} UTC; that proves nothing"
 
 
 def detail_words(detail: Mapping[str, Any]) -> str:

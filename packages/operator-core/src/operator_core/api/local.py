@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 from operator_core import clock
 from operator_core.api import acts
@@ -53,6 +55,7 @@ _LONGEST_LIST = 500
 _ENTRIES = 1000
 _CHARS = 20_000_000
 _LONGEST_DIGEST = timedelta(days=366)
+_DIGESTS: WeakKeyDictionary[Database, asyncio.Lock] = WeakKeyDictionary()
 _BY = ("ticket", "model", "phase", "day")
 
 
@@ -201,7 +204,9 @@ class LocalApi:
         now = clock.now()
         if since > now:
             raise ConfigError("The digest begins in the future; give a moment that is over.")
-        return await make_digest(self.database, max(since, now - _LONGEST_DIGEST))
+        # A year of a busy store takes seconds to read: whoever asks at the same time waits.
+        async with _DIGESTS.setdefault(self.database, asyncio.Lock()):
+            return await make_digest(self.database, max(since, now - _LONGEST_DIGEST))
 
     async def approvals(self, *, pending: bool = True, limit: int = 100) -> list[ApprovalView]:
         """Calls that wait for a person; ``pending=False``: also those that were answered."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from operator_core.cli.context import AsJson, open_api, run
-from operator_core.cli.output import Output
+from operator_core.cli.output import Output, flat
 from operator_core.errors import ConfigError, NotFound
-from operator_core.text import clip, exact, printable
+from operator_core.text import clip, exact
 
 if TYPE_CHECKING:
     from operator_core.api.models import ApprovalView, TicketBrief
@@ -26,6 +26,8 @@ Note = Annotated[str, typer.Option("--note", "-n", metavar="TEXT", help="A word 
 
 _MOST = 200
 _LABELS = 6
+_MARK = "  >        "
+_INDENT = " " * 11
 _START = re.compile("[0-9a-f]{4,31}")
 
 
@@ -125,18 +127,18 @@ def _show(out: Output, approval: ApprovalView, *, whole: bool = False) -> None:
     out.line(f"{approval.id}  ticket #{approval.ticket_id}  {approval.phase}  {approval.tool}  {state}", style="bold")
     if approval.ticket is not None:
         _about(out, approval.ticket, whole=whole)
-    out.line(f"  why      {_line(approval.why, 1000)}")
+    out.line(f"  why      {flat(approval.why, 1000)}", mark=_INDENT)
     for name, value in approval.arguments.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         lines = exact(text if whole else clip(" ".join(text.split()), 160)).split("\n")
         # An agent chooses the names too: they must neither look like ours nor write lines of their own.
-        out.line(f"  > {clip(' '.join(exact(name).split()), 40):<6} {lines[0]}")
+        out.line(f"  > {clip(' '.join(exact(name).split()), 40):<6} {lines[0]}", mark=_MARK)
         for line in lines[1:]:
-            out.line(f"  >        {line}")
+            out.line(f"{_MARK}{line}", mark=_MARK)
     if whole:
         out.line(f"  hash     {approval.arguments_hash}")
     if approval.note:
-        out.line(f"  note     {approval.note}")
+        out.line(f"  note     {approval.note}", mark=_INDENT)
     moments = "  asked    {:%Y-%m-%d %H:%M:%S} UTC, expires {:%Y-%m-%d %H:%M:%S} UTC"
     out.line(moments.format(approval.asked_at, approval.expires_at))
 
@@ -144,28 +146,21 @@ def _show(out: Output, approval: ApprovalView, *, whole: bool = False) -> None:
 def _about(out: Output, ticket: TicketBrief, *, whole: bool) -> None:
     """What the ticket is about, and what was said about it since: all of it is text that nobody may trust."""
     kind = "task" if ticket.kind == "task" else ticket.severity
-    out.line(f"  ticket   {_line(ticket.invariant_name, 120)} ({_line(kind, 40)})")
+    out.line(f"  ticket   {flat(ticket.invariant_name, 120)} ({flat(kind, 40)})", mark=_INDENT)
     if ticket.message.strip() != ticket.invariant_name:
-        out.line(f"  about    {_line(ticket.message, 500 if whole else 160)}")
+        out.line(f"  about    {flat(ticket.message, 500 if whole else 160)}", mark=_INDENT)
     if ticket.labels:
         from operator_core.api.telling import telling_labels
 
         told = telling_labels(ticket.labels, ticket.invariant_name, ticket.severity)
-        named = [f"{_line(name, 60)}={_line(value, 80)}" for name, value in told]
+        named = [f"{flat(name, 60)}={flat(value, 80)}" for name, value in told]
         shown = named if whole else named[:_LABELS]
         more = [f"and {len(named) - len(shown)} more"] if len(named) > len(shown) else []
-        out.line(f"  labels   {', '.join([*shown, *more])}")
+        out.line(f"  labels   {', '.join([*shown, *more])}", mark=_INDENT)
     if ticket.observed is not None:
-        from operator_core.api.happened import happened
+        from operator_core.api.happened import said_since
 
-        seen = ticket.observed
-        words = happened("observation", {"saw": seen.said, "detail": seen.detail}) or "something"
-        by = _line(seen.by or "its sender", 80)
-        out.line(f"  since    {_line(words, 400)}, says {by} at {seen.at:%Y-%m-%d %H:%M:%S} UTC; that proves nothing")
-
-
-def _line(text: str, length: int) -> str:
-    return clip(" ".join(printable(text).split()), length)
+        out.line(f"  since    {said_since(ticket.observed, flat)}", mark=_INDENT)
 
 
 def _print(out: Output, value: object) -> None:

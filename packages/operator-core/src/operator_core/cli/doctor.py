@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from operator_core.model.invariant import Subject
     from operator_core.sandbox import Report
 
-__all__ = ["Finding", "conclude", "doctor", "examine", "look_and_conclude", "look_at_docker", "try_sandbox"]
+__all__ = ["conclude", "doctor", "examine", "look_and_conclude", "look_at_docker", "try_sandbox"]
 
 _MODEL_S = 20.0
 _PLUGIN_S = 30.0

@@ -19,8 +19,9 @@ from operator_core.db.engine import Database
 from operator_core.db.tokens import Tokens
 from operator_core.db.usage import UsageTotals
 from operator_core.errors import ConfigError, StoreError
+from operator_core.http_server import address_of, listen
 from operator_core.intake.reception import closed_doors
-from operator_core.web.serve import address_of, listen, serve
+from operator_core.web.serve import serve
 from operator_core.web.site import Site, make_site
 
 __all__ = ["Beside", "Face", "console_beside", "listen_if_possible"]

@@ -10,8 +10,12 @@ from typing import NamedTuple
 
 __all__ = ["command", "completed", "remember"]
 
-_COMMAND = re.compile(r"`(operator(?:-[a-z]+)?) (?P<group>[a-z][a-z-]*)(?P<rest>(?: [^`]*)?)`")
-_PASSWORD = re.compile(r"(?<=//)(?P<who>[^:/@]*):[^/@]*(?=@)|(?<=[?&])password=[^&]*&?")
+# A quoted block, and a backtick that is none of markup: others wrote that.
+_COMMAND = re.compile(
+    r"^ {6}.*|(?<!\\)`(operator(?:-[a-z]+)?) (?P<group>[a-z][a-z-]*)(?P<rest>(?: [^`]*)?)`", re.MULTILINE
+)
+# A password may have a slash in it, for SQLAlchemy too.
+_PASSWORD = re.compile(r"(?<=//)(?P<who>[^:/@]*):[^@]*(?=@)|(?<=[?&])[^=&]*password=[^&]*&?", re.IGNORECASE)
 # They begin something of their own, or only say what could be typed.
 _ALONE = frozenset({"demo", "config"})
 _NEVER_THERE = frozenset({("worker", "run"), ("audit", "export"), ("audit", "prune")})
@@ -59,13 +63,15 @@ def command(words: str) -> str:
 def completed(text: str) -> str:
     """A sentence of ours with the options in use in each of its commands.
 
-    Only for what we say ourselves: what an agent wrote is shown as it is.
+    Only for what we say ourselves: what an agent wrote is shown as it is, also where a page of ours quotes it.
     """
     used = _in_use.get()
     if used is None or not (used.store or used.server or used.program):
         return text
 
     def complete(found: re.Match[str]) -> str:
+        if found["group"] is None:
+            return found[0]
         options = _options(used, found["group"], found["rest"].split())
         called = used.program if used.program and found[1] == "operator" else found[1]
         return f"`{' '.join([called, *options, found['group']])}{found['rest']}`"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
@@ -62,9 +63,16 @@ class Output:
         self._status: Status | None = None
         self._deaf = False
 
-    def line(self, text: str = "", *, style: str | None = None) -> None:
-        """One or more lines."""
+    def line(self, text: str = "", *, style: str | None = None, mark: str | None = None) -> None:
+        """One or more lines.
+
+        Args:
+            mark: For words of others: on a terminal a line that is too long for it goes on behind this, so that no part
+                of it can be taken for a line of ours.
+        """
         clean = printable(text)
+        if mark is not None and self._stream.isatty():
+            clean = "\n".join(_folded(part, mark) for part in clean.split("\n"))
         if not self.rich:
             self._stream.write(clean + "\n")
             self._stream.flush()
@@ -218,3 +226,11 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     return str(value)
+
+
+def _folded(line: str, mark: str) -> str:
+    from rich.cells import chop_cells
+
+    width = max(len(mark) + 10, shutil.get_terminal_size().columns)
+    first, *rest = chop_cells(line.expandtabs(4), width) or [""]
+    return "\n".join([first, *(mark + part for part in chop_cells("".join(rest), width - len(mark)))])

@@ -82,11 +82,7 @@ def spoken(text: str) -> str:
 
 async def nobody_works(database: Database, ticket: Ticket) -> str | None:
     """The sentence that says that there is no worker which could take the ticket; None: there is one."""
-    from operator_core.db.queue import WorkQueue
+    from operator_core.api.listing import read_workers
+    from operator_core.api.staffing import nobody_for
 
-    living = await WorkQueue(database).living()
-    if ticket.pinned_to is None:
-        return None if living else "No worker is running; start one with `operator worker run`."
-    if any(worker.name == ticket.pinned_to for worker in living):
-        return None
-    return f"No worker called {ticket.pinned_to} is running; the ticket waits for it."
+    return nobody_for(await read_workers(database), ticket.pinned_to)

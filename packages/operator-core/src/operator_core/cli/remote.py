@@ -44,7 +44,7 @@ def ticket_data(ticket: TicketDetail) -> dict[str, Any]:
     """A ticket as `operator tickets show --json` has it."""
     data: dict[str, Any] = plain_data(ticket)
     report = data.pop("report")
-    newest = next((session["session_id"] for session in data["sessions"] if session["judges"] is None), None)
+    newest = ticket.attempt and ticket.attempt.session_id
     own = report if report and report["session_id"] == newest else None
     data["closing"] = newest and {
         "session_id": newest,

@@ -32,7 +32,7 @@ def serve(context: typer.Context, host: Host = None, port: Port = None) -> None:
         from operator_core.cli.face import Face
         from operator_core.cli.until import until_signal
         from operator_core.db.engine import Database
-        from operator_core.web.serve import listen
+        from operator_core.http_server import listen
 
         out = Output()
         web = loaded.settings.web

@@ -9,9 +9,9 @@ import typer
 
 from operator_core.cli.context import AsJson, invocation, open_api, open_server, open_store, run
 from operator_core.cli.hints import completed
-from operator_core.cli.output import Output, plain, seconds
+from operator_core.cli.output import Output, flat, plain, seconds
 from operator_core.errors import ConfigError
-from operator_core.model.ticket import TERMINAL, Ticket, TicketKind, TicketStatus, plain_diagnosis
+from operator_core.model.ticket import Ticket, TicketKind, TicketStatus, plain_diagnosis
 
 if TYPE_CHECKING:
     from operator_core.api.models import TicketDetail, TicketView
@@ -71,7 +71,9 @@ def show(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False) -
             return ticket_data(await server.ticket(ticket_id))
 
     async def work() -> dict[str, Any]:
+        from operator_core.api.briefs import read_observed
         from operator_core.cli.closing import closing_of
+        from operator_core.cli.remote import plain_data
         from operator_core.db.audit_log import AuditLogDB
         from operator_core.db.ledger import ticket_history
         from operator_core.db.tickets import TicketDB
@@ -81,8 +83,10 @@ def show(context: typer.Context, ticket_id: TicketId, as_json: AsJson = False) -
             sessions = await AuditLogDB(database).sessions(ticket_id=ticket_id)
             history = await ticket_history(database, ticket_id)
             closing = await closing_of(database, ticket_id)
+            observed = await read_observed(database, ticket_id, ticket.status, ticket.last_seen_at)
         return {
             **ticket.to_dict(),
+            "observed": plain_data(observed),
             "closing": closing._asdict() if closing else None,
             "sessions": [session._asdict() for session in sessions],
             "history": [{"seq": row.seq, "at": row.at, "kind": row.kind, **row.body} for row in history],
@@ -327,21 +331,14 @@ def _check_field(check: dict[str, Any] | None) -> str:
 
 
 def _said_since(data: dict[str, Any]) -> str | None:
-    """What an alert's sender said since the incident was seen last: an observation, which proves nothing."""
-    from operator_core import clock
-    from operator_core.api.happened import happened
+    from operator_core.api.happened import said_since
+    from operator_core.api.models import Observed
 
-    if data["status"] in TERMINAL:
-        return None
-    said = next((h for h in reversed(data["history"]) if h["kind"] == "observation"), None)
-    if said is None or clock.parse_iso(said["at"]) < clock.parse_iso(data["last_seen_at"]):
-        return None
-    words = happened("observation", said)
-    return words and f"{words}, says {said.get('actor') or 'its sender'} at {seconds(said['at'])}; that proves nothing"
+    return data["observed"] and said_since(Observed.model_validate(data["observed"]), flat)
 
 
 def _show(out: Output, data: dict[str, Any]) -> None:
-    from operator_core.api.happened import happened
+    from operator_core.api.happened import event_word, happened
 
     check, task = data["check_spec"], data["kind"] == TicketKind.TASK.value
     closing = data["closing"] or {}
@@ -378,7 +375,7 @@ def _show(out: Output, data: dict[str, Any]) -> None:
     events = [
         (
             seconds(h["at"]),
-            f"{h.get('old') or '-'} -> {h['new']}" if "new" in h else h["kind"],
+            f"{h.get('old') or '-'} -> {h['new']}" if "new" in h else event_word(h["kind"]),
             h.get("reason") or happened(h["kind"], h),
             h.get("actor"),
         )

@@ -56,7 +56,11 @@ _TICKET_OF = select(approvals.c.ticket_id).where(approvals.c.id == bindparam("ap
 _LINKS = (
     select(ledger_rows.c.body)
     .join(approvals, approvals.c.ticket_id == ledger_rows.c.ticket_id)
-    .where(approvals.c.id == bindparam("approval", type_=Text), ledger_rows.c.kind == "approval_link")
+    .where(
+        approvals.c.id == bindparam("approval", type_=Text),
+        approvals.c.expires_at > bindparam("now", type_=Text),
+        ledger_rows.c.kind == "approval_link",
+    )
 )
 _OF_CALL = select(approvals.c.id).where(
     approvals.c.session_id == bindparam("session", type_=Text), approvals.c.call_id == bindparam("call", type_=Text)
@@ -159,8 +163,9 @@ class Approvals(TicketRows):
         return _approval(rows[0])
 
     async def was_offered(self, approval_id: str, digest: str) -> bool:
-        """Whether a link with that hash was made for the question."""
-        bodies = [ledger.body_of(row) for row in await self.database.fetch(_LINKS, approval=approval_id)]
+        """Whether a link with that hash was made for the question, which has not expired yet."""
+        rows = await self.database.fetch(_LINKS, approval=approval_id, now=clock.iso())
+        bodies = [ledger.body_of(row) for row in rows]
         return any(body.get("approval") == approval_id and body.get("digest") == digest for body in bodies)
 
     # ---- a person

@@ -72,9 +72,15 @@ def safe_url(where: str | os.PathLike[str]) -> str:
     if "://" not in given:
         return given
     try:
-        return make_url(given).render_as_string(hide_password=True)
+        return _shown(make_url(given))
     except (ArgumentError, ValueError):
-        return given.split("@")[-1]
+        return given.split("@")[-1].partition("?")[0]
+
+
+def _shown(url: URL) -> str:
+    """What of it may be shown; the drivers take passwords as parameters, too."""
+    secret = [name for name in url.query if "password" in name.lower()]
+    return url.difference_update_query(secret).render_as_string(hide_password=True)
 
 
 class Database:
@@ -162,7 +168,7 @@ class Database:
     @property
     def name(self) -> str:
         """The address without a password; for SQLite the file's path."""
-        return (self.url.database or "") if self.sqlite else self.url.render_as_string(hide_password=True)
+        return (self.url.database or "") if self.sqlite else _shown(self.url)
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[AsyncConnection]:

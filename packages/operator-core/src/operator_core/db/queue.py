@@ -237,6 +237,7 @@ _TAKE_BACK = (
     )
     .returning(tickets.c.id, tickets.c.status, tickets.c.session_id, tickets.c.fence)
 )
+_LOCK_WORKER = select(workers.c.id).where(workers.c.id == bindparam("worker", type_=Text)).with_for_update()
 _BURY = delete(workers).where(workers.c.id.in_(bindparam("dead", expanding=True)))
 _WAKE_DUE = (
     update(tickets)
@@ -300,6 +301,8 @@ class WorkQueue:
     async def retire(self, worker: str) -> None:
         """Leave in good order; whatever is still claimed becomes claimable at once."""
         async with self.database.begin() as c:
+            # Before the ledger, as a drain does it.
+            await c.execute(_LOCK_WORKER, {"worker": worker})
             await self._take_back(c, [worker], Reason.RELEASED)
 
     async def living(self) -> list[LivingWorker]:

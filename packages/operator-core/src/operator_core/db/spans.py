@@ -88,7 +88,8 @@ async def read_spans(
         keys: Violation keys.
         since: Milliseconds since 1970; the first span may begin before.
         single: So many of the newest looks at each key are a span of their own.
-        width: Of the spans, in milliseconds, a multiple of the stored one: what is not needed as finely is added up there.
+        width: Of the spans, in milliseconds, a multiple of the stored one: what is not needed as finely is added up
+            there.
     """
     found: dict[str, list[Span]] = {key: [] for key in keys}
     if not keys:

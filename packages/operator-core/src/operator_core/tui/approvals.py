@@ -15,7 +15,7 @@ from textual.widgets import DataTable, Footer, Static
 
 from operator_core.api.models import ApprovalView
 from operator_core.api.protocol import Api
-from operator_core.tui.asked import COLUMNS, asked_cells, asked_lines, asked_widths, call_lines
+from operator_core.tui.asked import COLUMNS, asked_cells, asked_lines, asked_widths, call_lines, folded
 from operator_core.tui.dialogs import Question
 from operator_core.tui.watching import KEYS, Watching
 from operator_core.web.words import grouped
@@ -123,7 +123,7 @@ class ApprovalsScreen(Watching):
         if chosen != self._chosen:
             self.query_one("#call", VerticalScroll).scroll_home(animate=False)
         self._chosen = chosen
-        self.say("what", "\n".join(asked_lines(asked)) if asked else "")
+        self.say("what", "\n".join(folded(asked_lines(asked), max(20, self.size.width - 4))) if asked else "")
         self.query_one("#call").display = asked is not None
 
     # ---- what keys do
@@ -158,7 +158,7 @@ class ApprovalsScreen(Watching):
         if asked is None:
             self.tell("Nothing waits for your word.")
             return
-        lines = call_lines(asked)
+        lines = list(folded(call_lines(asked), max(20, min(90, self.size.width * 4 // 5) - 8)))
         shown = lines[:_IN_DIALOG] + ([f"… {grouped(len(lines) - _IN_DIALOG)} more lines"] * (len(lines) > _IN_DIALOG))
         title = f"{'Allow this call once?' if approve else 'Deny this call?'} (ticket #{asked.ticket_id})"
         does = "allows" if approve else "denies"

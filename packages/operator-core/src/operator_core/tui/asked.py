@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 
-from operator_core.api.happened import happened
+from rich.cells import chop_cells
+
+from operator_core.api.happened import said_since
 from operator_core.api.models import ApprovalView, TicketBrief
+from operator_core.api.telling import telling_labels
 from operator_core.text import clip, exact
 from operator_core.tui.lines import about, one_line
 from operator_core.web.words import ago, moment
 
-__all__ = ["COLUMNS", "asked_cells", "asked_lines", "asked_widths", "call_lines"]
+__all__ = ["COLUMNS", "asked_cells", "asked_lines", "asked_widths", "call_lines", "folded"]
 
 COLUMNS = ("Ticket", "What", "Call", "Expires")
 _WIDTHS = {"Ticket": 7, "Expires": 10}
 _LABELS = 20
+_MARK = "  │ "
+_INDENT = " " * 9
 
 
 def asked_widths(whole: int) -> dict[str, int]:
@@ -55,6 +61,15 @@ def asked_lines(asked: ApprovalView) -> list[str]:
     ]
 
 
+def folded(lines: Iterable[str], width: int) -> Iterator[str]:
+    """These lines for so many characters in a line; what is left of one does not look like another of ours."""
+    for line in lines:
+        first, *rest = chop_cells(line, width) or [""]
+        yield first
+        mark = _MARK if line.startswith(_MARK) else _INDENT
+        yield from (mark + part for part in chop_cells("".join(rest), width - len(mark)))
+
+
 def call_lines(asked: ApprovalView, *, named: bool = True) -> list[str]:
     """The arguments of the call, whole.
 
@@ -67,7 +82,7 @@ def call_lines(asked: ApprovalView, *, named: bool = True) -> list[str]:
         parts = text.expandtabs(4).split("\n")
         if named:
             # An agent chooses the names too.
-            lines += [f"{exact(clip(' '.join(name.split()), 60))}:", *(f"  │ {part}" for part in parts)]
+            lines += [f"{exact(clip(' '.join(name.split()), 60))}:", *(_MARK + part for part in parts)]
         else:
             lines += parts
     return lines or ["it has no arguments"]
@@ -77,13 +92,10 @@ def _about(ticket: TicketBrief, ticket_id: int) -> list[str]:
     kind = "task" if ticket.kind == "task" else one_line(ticket.severity, 20)
     lines = [f"ticket   #{ticket_id} ({kind}) {about(ticket.kind, ticket.invariant_name, ticket.message, 500)}"]
     if ticket.labels:
-        named = [f"{one_line(name, 60)}={one_line(value, 80)}" for name, value in sorted(ticket.labels.items())]
+        told = telling_labels(ticket.labels, ticket.invariant_name, ticket.severity)
+        named = [f"{one_line(name, 60)}={one_line(value, 80)}" for name, value in told]
         more = [f"and {len(named) - _LABELS} more"] if len(named) > _LABELS else []
         lines.append(f"labels   {', '.join([*named[:_LABELS], *more])}")
     if ticket.observed is not None:
-        seen = ticket.observed
-        said = happened("observation", {"saw": seen.said, "detail": seen.detail}) or "something"
-        lines.append(
-            f"since    {one_line(said, 300)}, says {one_line(seen.by or 'its sender', 80)}; that proves nothing"
-        )
+        lines.append(f"since    {said_since(ticket.observed, one_line, 300)}")
     return lines

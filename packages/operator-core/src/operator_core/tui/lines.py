@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from operator_core.api.happened import happened
+from operator_core.api.happened import said_since
 from operator_core.api.models import Board, EntryView, SessionDetail, Spent, TicketDetail, TicketView
 from operator_core.model.ticket import TicketKind, TicketStatus
 from operator_core.text import clip, exact, printable
@@ -161,10 +161,7 @@ def ticket_facts(ticket: TicketDetail, session: SessionDetail | None, *, width: 
         head += f" · {clip(name, max(20, width - len(head) - 3))}"
     lines = [head, message]
     if ticket.observed is not None:
-        seen = ticket.observed
-        said = happened("observation", {"saw": seen.said, "detail": seen.detail}) or "something"
-        by = one_line(seen.by or "its sender", 60)
-        lines.append(one_line(f"{by} says since, which proves nothing: {said}", two))
+        lines.append(f"since: {said_since(ticket.observed, one_line, two // 2)}")
     if ticket.stalled:
         lines.append(f"! {ticket.stalled}")
     if ticket.question and ticket.needs == "answer":
@@ -234,6 +231,7 @@ def _session_line(session: SessionDetail, *, waits: bool) -> str:
     # A session that rests is open, but nobody works in it, and nothing is paid for it.
     state = "rests" if waits and session.ended_at is None else one_line(session.status, 20)
     parts = [f"session {one_line(session.session_id, 40)}", state]
+    parts += ["judges the work again"] if session.judges else []
     parts += [one_line(str(running["phase"]), 30)] if running and running.get("phase") else []
     parts += [_many(session.turns, "turn"), _many(session.commands, "call")]
     parts += [cost] if (cost := _cost(session.spent)) != _NO_COST else []

@@ -13,7 +13,7 @@ from operator_core.web.app import ROUTERS, create_app
 from operator_core.web.rehearsal import rehearse
 from operator_core.web.site import Site
 
-__all__ = ["address_of", "listen", "serve"]
+__all__ = ["serve"]
 
 _CONNECTIONS = 2000
 _FILES_PER_CONNECTION = 1

@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from operator_core import __version__
-from operator_core.api.happened import detail_words
+from operator_core.api.happened import detail_words, event_word
 from operator_core.api.telling import telling_labels
 from operator_core.clock import now
 from operator_core.model.person import Actor, Role
@@ -76,6 +76,7 @@ def environment() -> Environment:
     made.globals.update(
         now=now,
         detail_words=detail_words,
+        event_word=event_word,
         telling_labels=telling_labels,
         places=PLACES,
         query=_query,

@@ -39,6 +39,9 @@ async def close_left_behind(audit: AuditLogDB, state: StateFolder) -> list[str]:
     closed = []
     for session_id in await asyncio.to_thread(_without_process, state):
         found = await audit.sessions(session_id=session_id)
+        # Its process may have been about to lock it: a session that others can see is locked as long as it lives.
+        if found and not await asyncio.to_thread(_is_free, state, session_id):
+            continue
         if found and found[0].status == "running":
             await audit.complete_session(session_id, "failed", _WHY)
             closed.append(session_id)

@@ -62,7 +62,13 @@ class Looker:
         """
         for waiting in await self._looks.waiting(self._worker, self._name):
             ticket = await TicketDB(self._looks.database).get_ticket(waiting.ticket_id)
-            if (why := await not_here(self._tools, ticket)) is not None:
+            try:
+                why = await not_here(self._tools, ticket)
+            except StoreError:
+                raise
+            except Exception as error:  # its own trouble: one request must not end every worker that comes by
+                why = self._sentence(error)
+            if why is not None:
                 await self._looks.pass_by(waiting, self._worker, why)
                 continue
             lost_after = self._tools.settings.worker.lost_after
@@ -119,9 +125,7 @@ class Looker:
             except (Fenced, StoreError):
                 raise
             except Exception as error:
-                sentence = str(error) if isinstance(error, OperatorError) else f"{type(error).__name__}: {error}"
-                why = clip(printable(self._looks.database.redactor.text(sentence)), 2000)
-                await self._looks.end(claim, why=why)
+                await self._looks.end(claim, why=self._sentence(error))
             await self._tell(look.ticket_id)
         except Fenced:
             tools.say(f"[Again] Ticket #{look.ticket_id}: another worker judges it now.")
@@ -130,6 +134,10 @@ class Looker:
             tools.say(f"[Again] Ticket #{look.ticket_id}: {error}")
         finally:
             self._jobs.pop(key, None)
+
+    def _sentence(self, error: Exception) -> str:
+        said = str(error) if isinstance(error, OperatorError) else f"{type(error).__name__}: {error}"
+        return clip(printable(self._looks.database.redactor.text(said)), 2000)
 
     async def _tell(self, ticket_id: int) -> None:
         for look in await self._looks.of_ticket(ticket_id, most=1):

@@ -163,12 +163,19 @@ async def not_here(tools: SessionTools, ticket: Ticket) -> str | None:
             workspace = frozen_in(ticket, CheckSpec).subject.workspace if ticket.check_spec else None
     except VerificationError:
         return None  # no other worker could, either: whoever takes it says why
-    if workspace is None or workspace.is_dir():
+    if workspace is None or _is_folder(workspace):
         return None
     return (
         f"No running worker has the workspace {workspace}; start the one that has it, or reopen the ticket for a new "
         "attempt."
     )
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:
+        return False  # it lies where this process may not even look
 
 
 async def _end(tools: SessionTools, asked: LookClaim, judged: Rejudged) -> None:
@@ -267,7 +274,7 @@ class _TaskAgain(_Again, TaskSession):
     async def again(self) -> tuple[Verdict, bool | None, tuple[str, ...]]:
         assert self.spec is not None
         self.folder = await locate(self.tools, self.ticket, self.spec, self.old)
-        if not self.folder.workspace.is_dir():
+        if not _is_folder(self.folder.workspace):
             raise VerificationError(f"The workspace {self.folder.workspace} is not here any more; it cannot be judged.")
         await self.open_journal()
         task, baseline = newest(self.found, EntryKind.TASK), newest(self.found, EntryKind.BASELINE)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from operator_core.cli.context import AsJson, invocation, run
-from operator_core.cli.doctor import Finding, look_and_conclude
+from operator_core.cli.doctor import look_and_conclude
+from operator_core.cli.finding import Finding
 from operator_core.errors import OperatorError
 from operator_dataverse.settings import DataverseSettings, settings_of
 

@@ -94,7 +94,8 @@ def verify(context: typer.Context, as_json: AsJson = False) -> int:
 
     Programs, sandbox, sign-ins, OneDrive, folders, service. The exit code is 1 if something is wrong.
     """
-    from operator_core.cli.doctor import Finding, look_and_conclude
+    from operator_core.cli.doctor import look_and_conclude
+    from operator_core.cli.finding import Finding
     from operator_core.errors import OperatorError
     from operator_dataverse.machine.verify import verify as look
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from operator_core.cli.doctor import Finding
+from operator_core.cli.finding import Finding
 from operator_core.config import LoadedSettings, Settings
 from operator_core.errors import ConfigError, OperatorError
 from operator_dataverse.machine.programs import attend, find, small_environment

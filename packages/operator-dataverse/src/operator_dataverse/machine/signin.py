@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from operator_core.cli.doctor import Finding
+from operator_core.cli.finding import Finding
 from operator_core.config import Settings
 from operator_core.errors import ConfigError, OperatorError
 from operator_core.text import clip, printable

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from operator_core.cli.doctor import Finding, try_sandbox
+from operator_core.cli.doctor import try_sandbox
+from operator_core.cli.finding import Finding
 from operator_core.config import Settings
 from operator_core.errors import ConfigError, OperatorError
 from operator_core.text import first_line, printable

@@ -43,7 +43,7 @@ async def _evidence(request: Request, ticket_id: int, error: OperatorError | Non
     # Of the attempt that has the report; verdicts of later looks at its work may be before it.
     closing = next((v for v in found.verdicts if found.report and v.session_id == found.report.session_id), None)
     proofs = [_proof(found, verdict, newest=verdict is (closing or found.verdicts[0])) for verdict in found.verdicts]
-    newest = next((session.session_id for session in found.sessions if session.judges is None), None)
+    newest = found.attempt and found.attempt.session_id
     again = {session.session_id: session.judges for session in found.sessions}
     judged = {again.get(verdict.session_id) or verdict.session_id for verdict in found.verdicts}
     # The attempt that runs, waits or was canceled: nothing was judged of it, but it began with something.
