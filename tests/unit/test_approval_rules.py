@@ -234,7 +234,7 @@ def test_a_terminal_that_wraps_makes_no_line_that_looks_like_ours(monkeypatch: p
     call = [line for line in lines if line.startswith("  >")]
     assert len(call) > 6
     assert max(map(cell_len, call)) <= 40
-    assert "".join(line[11:] for line in call[:5]).replace("\n", "") in arguments["command"]
+    assert "".join(line[11:] for line in call).replace(" ", "").startswith(arguments["command"].replace(" ", ""))
     assert not [line for line in lines if line.startswith(("why", "hash"))]
 
 
