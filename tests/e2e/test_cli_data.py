@@ -287,6 +287,10 @@ def test_init_writes_what_it_says(tmp_path: Path) -> None:
     again = run_operator("init", "there", cwd=tmp_path)
     assert (again.returncode, again.stderr, path.read_text()) == (0, "", text)
     assert "stays as it is" in again.stdout
+    assert "o.db is ready." in again.stdout
+    store = tmp_path / "there" / "o.db"
+    assert run_operator("tickets", "open", "disk", "full", db=str(store)).returncode == 0
+    assert "o.db was there already, with its tickets." in run_operator("init", "there", cwd=tmp_path).stdout
     path.write_text('[store]\nurl = "other.db"\n')
     missing = run_operator("tickets", "list", "--config", "there/operator.toml", cwd=tmp_path)
     assert (missing.returncode, "`operator --config there/operator.toml init`" in missing.stderr) == (1, True)

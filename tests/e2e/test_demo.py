@@ -103,6 +103,19 @@ def test_the_task_is_refused_twice_before_it_is_verified(demo: Demo) -> None:
     assert (demo.folder / "act-3" / "repo" / "bills" / "split.py").read_bytes() == MATERIAL.read_bytes(), "a copy"
 
 
+def test_its_task_is_judged_again_without_a_model(demo: Demo) -> None:
+    shown = [line for line in demo.done.stdout.splitlines() if line.startswith("- All of it, from what was recorded")]
+    assert len(shown) == 1
+    assert "(`--checks-only` needs no model)" in shown[0]
+    refused = run_operator("verify", "3", db=demo.database)
+    assert refused.returncode == 2
+    assert f"`operator --db {demo.database} verify 3 --checks-only`" in refused.stderr
+    again = run_operator("verify", "3", "--checks-only", db=demo.database)
+    assert "checks: proved" in again.stdout
+    assert "review: not_proved: no verifier agent was asked to look" in again.stdout
+    assert "the worker says" not in again.stdout
+
+
 def test_it_says_who_worked_and_shows_the_proof(demo: Demo) -> None:
     text = demo.done.stdout
     assert "Engine: scripted. There is no ANTHROPIC_API_KEY" in text

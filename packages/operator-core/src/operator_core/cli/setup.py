@@ -71,6 +71,7 @@ def init(
     """
     from operator_core.config import CONFIG_NAME, Settings, load_settings
     from operator_core.db.engine import Database
+    from operator_core.db.tickets import TicketDB
 
     given = invocation(context)
     path = given.config or folder / CONFIG_NAME
@@ -87,17 +88,17 @@ def init(
             raise ConfigError(f"{path} cannot be written ({error.strerror}); choose another folder.") from None
     settings = load_settings(path, db=url).settings
 
-    async def work() -> str:
+    async def work() -> tuple[str, bool]:
         async with Database.open(settings.store.url) as database:
-            return database.name
+            return database.name, bool(await TicketDB(database).list_tickets(limit=1))
 
-    name = run(work())
+    name, used = run(work())
     out = Output()
     if as_json:
         out.json({"config": str(path), "database": name})
         return
     out.line(f"{path} is there already and stays as it is; --force replaces it." if keep else f"Wrote {path}.")
-    out.line(f"The database {name} is ready.")
+    out.line(f"The database {name} {'was there already, with its tickets' if used else 'is ready'}.")
     out.ours(f"Next: describe a system in {path}, then `operator doctor` and `operator up`; or try `operator demo`.")
 
 

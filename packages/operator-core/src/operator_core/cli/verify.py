@@ -81,7 +81,11 @@ async def _here(
     async with open_store(context) as database:
         ticket = await TicketDB(database).get_ticket(ticket_id)
         asks = not checks_only and (ticket.check_spec or {}).get("profile") == "shraga"
-        engine = open_engine(settings.model) if asks else unused_engine(settings.model)
+        try:
+            engine = open_engine(settings.model) if asks else unused_engine(settings.model)
+        except ConfigError as error:
+            alone = f"The checks alone need no model: `operator verify {ticket_id} --checks-only`."
+            raise ConfigError(f"{error} {alone}") from None
         try:
             tools = SessionTools(
                 settings,

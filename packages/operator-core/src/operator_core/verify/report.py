@@ -197,16 +197,17 @@ class ClosureReport:
                 *[f"- `{code(how)}`" for how in dict.fromkeys(_all_how(self.verdict))],
                 whole,
             ]
+        reviewed = [c for c in (self.verdict.clauses if self.verdict else ()) if c.clause is Clause.REVIEW]
+        tried = list(dict.fromkeys(e.how for c in reviewed for e in c.evidence if e.how))
+        model = " (`--checks-only` needs no model)" if tried else ""
         lines = [
-            f"- All of it, from what was recorded: `operator verify {self.ticket.id}`",
+            f"- All of it, from what was recorded: `operator verify {self.ticket.id}`{model}",
             *([f"- The task with its checks is frozen as `{check_hash[:16]}` (SHA-256)."] if check_hash else []),
         ]
         enter = f"cd {shlex.quote(self.task.workspace)}"
         for number, command in enumerate(self.task.checks, 1):
             both = f"{enter}\n{command}" if "\n" in command.strip() else f"{enter} && {command}"
             lines += [f"- Check {number}; it is right when this ends with exit code 0:", *quoted(both, 20_000), ""]
-        reviewed = [c for c in (self.verdict.clauses if self.verdict else ()) if c.clause is Clause.REVIEW]
-        tried = list(dict.fromkeys(e.how for c in reviewed for e in c.evidence if e.how))
         if tried:
             lines.append("- What the verifier agent executed:")
             for command in tried[:_SHOWN_COMMANDS]:

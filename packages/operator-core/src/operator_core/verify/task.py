@@ -68,7 +68,10 @@ def _no_checks(spec: TaskSpec) -> tuple[ClauseState, str]:
 def _no_review(spec: TaskSpec) -> tuple[ClauseState, str]:
     if spec.profile == "shraga":
         return ClauseState.COULD_NOT_LOOK, "no verifier has looked at the work"
-    return ClauseState.NOT_PROVED, "the profile `operator` has no verifier agent"
+    return (
+        ClauseState.NOT_PROVED,
+        "no verifier agent was asked to look: the profile has none, or the checks alone were wanted",
+    )
 
 
 def _decide(

@@ -117,7 +117,7 @@ class Judging:
         if found is not None:
             return _judged(found.body, found.meta or {})
         journal.phase = phase
-        session.tools.say(f"[Verify] {phase}: the worker says that it is done; the platform looks for itself.")
+        session.tools.say(f"[Verify] {phase}: the platform looks for itself.")
         digest: str | None = None
         feedback, notes = "", tuple[str, ...]()
         checks: ClauseResult | None = None
