@@ -156,6 +156,14 @@ def test_everything_is_said() -> None:
     assert Verdict.from_dict(data["verdict"]) == report.verdict
 
 
+def test_a_rule_that_a_test_runner_draws_does_not_hide_what_it_says() -> None:
+    seen = f"exit 0, as it must\n{'-' * 70}\nRan 3 tests in 0.1s\n\n{'=' * 70}\nOK"
+    evidence = (Evidence("check 1", "exit 0", seen, True, clock.iso(NOW), "pytest"),)
+    clauses = (ClauseResult(Clause.CHECKS, ClauseState.PROVED, True, "passed", evidence),)
+    page = _report("x", Verdict(VerdictKind.VERIFIED, "proved", clauses, "c" * 64)).markdown()
+    assert "- ok: check 1: exit 0, as it must Ran 3 tests in 0.1s OK\n" in page
+
+
 def test_without_a_claim_nothing_was_proved() -> None:
     page = _report("no idea", None).markdown()
     assert "Nothing: no resolution was proposed" in page

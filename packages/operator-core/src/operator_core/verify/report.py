@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -29,6 +30,8 @@ _BEFORE = {
     "could_not_look": "could not be tried",
 }
 _SHOWN_COMMANDS = 20
+# In one line there is no room for the rules that test runners draw.
+_RULE = re.compile(r"^([-=_*~#])\1{9,}$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -244,5 +247,5 @@ def _evidence(evidence: Evidence) -> list[str]:
     """One line for what is as it should be; the raw observation too for what is not."""
     head = f"- {_SIGNS[evidence.ok]}: {inline(evidence.what, 160)}"
     if evidence.ok:
-        return [f"{head}: {inline(evidence.observed, 160)}"]
+        return [f"{head}: {inline(_RULE.sub('', evidence.observed), 160)}"]
     return [f"{head}, {evidence.at}; expected {inline(evidence.expected)}; observed:", *quoted(evidence.observed), ""]
