@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import make_url
 
 from operator_core.db.audit_log import AuditLogDB
-from operator_core.db.engine import Database, safe_url
+from operator_core.db.engine import Database, parse_url, safe_url
 from operator_core.db.integrity import verify
 from operator_core.db.tickets import TicketDB
 from operator_core.errors import (
@@ -211,6 +211,18 @@ async def test_a_server_that_is_down() -> None:
     shown = f"postgresql+asyncpg://me:***@127.0.0.1:{port}/x"
     reason = f"Connect call failed ('127.0.0.1', {port})"
     assert text == f"The database {shown} cannot be reached ({reason}); start it or check --db."
+
+
+def test_parameters_of_an_address_are_known_ones() -> None:
+    url = parse_url("postgresql://ann@db/operator?sslmode=verify-full&target_session_attrs=read-write")
+    assert dict(url.query) == {"ssl": "verify-full", "target_session_attrs": "read-write"}
+    with pytest.raises(ConfigError, match="a parameter 'sslPassword' that is not known; it takes host, ") as caught:
+        parse_url("postgresql://ann@db/operator?sslPassword=geheim")
+    assert "geheim" not in str(caught.value)
+
+
+async def test_the_servers_encryption_is_asked_for(postgres_cluster: PostgresCluster) -> None:
+    assert "SSL" in await said(f"{postgres_cluster.url()}?sslmode=require", StoreUnavailable)
 
 
 async def test_a_password_among_the_parameters_is_not_shown() -> None:

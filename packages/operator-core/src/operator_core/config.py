@@ -126,7 +126,7 @@ class StoreSettings(_Section):
     """Where the tickets and the journal live."""
 
     url: str = "~/.operator/operator.db"
-    """Path of an SQLite file, or ``postgresql://user@host/name``."""
+    """Path of an SQLite file, or ``postgresql://user@host/name`` (``?sslmode=require`` for an encrypted way there)."""
 
 
 class Price(_Section):

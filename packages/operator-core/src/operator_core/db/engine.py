@@ -41,6 +41,20 @@ _PG_SETTINGS = {"idle_in_transaction_session_timeout": "10000", "lock_timeout": 
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
 NOTIFY_CHANNEL = "operator_ready"
 _READY = "operator_ready"
+_PARAMETERS = frozenset(
+    {
+        "host",
+        "krbsrvname",
+        "passfile",
+        "password",
+        "port",
+        "service",
+        "servicefile",
+        "ssl",
+        "target_session_attrs",
+        "user",
+    }
+)
 # Serialisation failure, deadlock, lock time-out: nothing is wrong with the statement, only with the moment.
 _TRY_AGAIN = frozenset({"40001", "40P01", "55P03"})
 
@@ -62,8 +76,17 @@ def parse_url(where: str | os.PathLike[str]) -> URL:
         case "sqlite":
             return url.set(drivername="sqlite+aiosqlite")
         case "postgresql" | "postgres":
-            return url.set(drivername="postgresql+asyncpg")
+            return _for_asyncpg(url)
     raise ConfigError(f"{url.get_backend_name()} is not supported; `--db` takes an SQLite file or a postgresql:// URL.")
+
+
+def _for_asyncpg(url: URL) -> URL:
+    """With what libpq calls ``sslmode`` under the name that the driver has for it."""
+    if unknown := sorted(set(url.query) - _PARAMETERS - {"sslmode"}):
+        known = ", ".join(sorted(_PARAMETERS | {"sslmode"}))
+        raise ConfigError(f"The database URL has a parameter {unknown[0]!r} that is not known; it takes {known}.")
+    query = {"ssl" if name == "sslmode" else name: value for name, value in url.query.items()}
+    return url.set(drivername="postgresql+asyncpg", query=query)
 
 
 def safe_url(where: str | os.PathLike[str]) -> str:
