@@ -317,6 +317,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.usefixtures("cold")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_flood_of_output_takes_no_memory(
     request: pytest.FixtureRequest, backend: str, tmp_path: Path, workspace: Path

@@ -255,6 +255,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.usefixtures("cold")
 def test_one_gibibyte_of_output_stays_below_64_mebibytes(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", GIBIBYTE, str(tmp_path)], capture_output=True, text=True, check=False, timeout=100

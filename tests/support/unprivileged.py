@@ -88,7 +88,7 @@ class Unprivileged:
                 self.give(*path.iterdir())
 
     def environment(self, env: Mapping[str, str] | None = None) -> dict[str, str]:
-        """All variables of a program: a search path, a home, a UTF-8 locale, and ``env``."""
+        """All variables of a program: a search path, a home, a UTF-8 locale, how deep tests go, and ``env``."""
         return {
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "HOME": str(self.folder),
@@ -98,6 +98,7 @@ class Unprivileged:
             "LANG": "C.UTF-8",
             "NO_COLOR": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
+            **{name: value for name, value in os.environ.items() if name == "OPERATOR_DEEP_TESTS"},
             **(env or {}),
         }
 
