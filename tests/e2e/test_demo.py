@@ -121,7 +121,13 @@ def test_it_says_who_worked_and_shows_the_proof(demo: Demo) -> None:
     assert "Engine: scripted. There is no ANTHROPIC_API_KEY" in text
     assert "Engine: scripted, whatever key there is" in text
     assert text.count("# Closure report: ticket #") == 3
-    for part in ("durable: FAILED", "no collateral: FAILED", "0 customers", "The journal is intact", "As it should be"):
+    for part in (
+        "durable: FAILED",
+        "no collateral: FAILED",
+        "0 customers",
+        "The journal is intact: 3 session(s)",
+        "As it should be",
+    ):
         assert part.lower() in text.lower()
     assert str(demo.folder) in text
     assert "\x1b" not in text
@@ -135,7 +141,9 @@ def test_it_takes_less_than_a_minute(demo: Demo) -> None:
 
 def test_what_remains_can_be_inspected(demo: Demo) -> None:
     assert document(demo, "audit", "verify")["ok"] is True
-    assert "The journal is intact: 3 session(s)" in run_operator("audit", "verify", db=demo.database).stdout
+    # Others of these tests judge again, each in a session of its own.
+    sessions = len(document(demo, "sessions", "list"))
+    assert f"The journal is intact: {sessions} session(s)" in run_operator("audit", "verify", db=demo.database).stdout
     (session,) = document(demo, "sessions", "list", "--ticket", "1")
     shown = run_operator("sessions", "show", session["session_id"], db=demo.database).stdout
     for label in ("[Scripted]", "[Tool Call: shell]", "[Result (exit 0)]", "[Verify] restored: proved"):

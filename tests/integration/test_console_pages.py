@@ -267,6 +267,16 @@ async def test_many_who_look_at_the_board_are_one_look_at_the_store_and_none_see
     assert 'name="csrf"' not in answers[0].text, "what everybody gets must not have one's own secret"
 
 
+async def test_a_page_that_fails_has_ended_all_that_it_began(house: House) -> None:
+    """What still read the store when it is closed would leave a connection that nobody ever closes."""
+    client = await house.web.browser(Role.VIEWER)
+    await get(client, "/")  # counts what was used, which is not done again for a while
+    before = asyncio.all_tasks()
+    for headers in ({}, {"HX-Request": "true"}):
+        assert (await client.get("/?cursor=bad", headers=headers)).status_code == 422
+        assert asyncio.all_tasks() - before == set()
+
+
 async def test_an_empty_store_says_what_to_do(tmp_path: Path) -> None:
     async with open_web(tmp_path / "store.db") as web:
         client = await web.browser(Role.ADMIN)

@@ -25,6 +25,7 @@ from operator_core.db.schema import approvals, monitor_states
 from operator_core.db.usage import UsageTotals
 from operator_core.errors import StoreError
 from operator_core.model.ticket import TicketStatus
+from operator_core.together import together
 
 __all__ = [
     "count_now",
@@ -146,25 +147,25 @@ async def session_views(database: Database, rows: Sequence[Row[Any]]) -> list[Se
 async def read_board(database: Database) -> BoardView:
     """The counts."""
     await count_soon(database)
-    counts, rows, workers, pending, today = await asyncio.gather(
-        Board(database).counts(),
-        database.fetch(_LIGHTS),
-        read_workers(database),
-        Approvals(database).count_pending(),
-        UsageTotals(database).of_day(clock.iso()[:10]),
-    )
-    lights = {row.light: row.number for row in rows}
+    async with together() as group:
+        statuses = group.create_task(Board(database).counts())
+        invariants = group.create_task(database.fetch(_LIGHTS))
+        fleet = group.create_task(read_workers(database))
+        pending = group.create_task(Approvals(database).count_pending())
+        today = group.create_task(UsageTotals(database).of_day(clock.iso()[:10]))
+    counts, workers = statuses.result(), fleet.result()
+    lights = {row.light: row.number for row in invariants.result()}
     waiting = any(counts.get(state.value) for state in (TicketStatus.OPEN, TicketStatus.QUEUED))
     return BoardView(
         counts=counts,
         needs_me=sum(counts.get(state, 0) for state in NEEDS_ME),
-        approvals=pending,
+        approvals=pending.result(),
         workers=sum(worker.alive for worker in workers),
         takers=takers(workers),
         stalled=nobody_for(workers) if waiting else None,
         red=lights.get("red", 0),
         unknown=lights.get("unknown", 0),
-        spent_today=spent_of(today),
+        spent_today=spent_of(today.result()),
     )
 
 

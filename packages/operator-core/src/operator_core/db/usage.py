@@ -7,7 +7,6 @@ sums in one transaction, and only if the mark is where it was; so any number of 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +21,7 @@ from operator_core import clock
 from operator_core.db.client import StoreClient
 from operator_core.db.schema import agent_log_entries, agent_sessions, tickets, usage_totals
 from operator_core.model.entry import EntryKind
+from operator_core.together import together
 
 __all__ = ["CostTotal", "Total", "UsageTotals"]
 
@@ -173,11 +173,11 @@ class UsageTotals(StoreClient):
                 for row in found
             ]
         sums, proved = _BY[what]
-        rows, verified = await asyncio.gather(
-            self.database.fetch(sums, since=since, most=limit), self.database.fetch(proved, since=since)
-        )
-        done = {row.key: row.verified for row in verified}
-        return [CostTotal(row.key, None, _total(row), row.sessions, done.get(row.key, 0)) for row in rows]
+        async with together() as group:
+            rows = group.create_task(self.database.fetch(sums, since=since, most=limit))
+            verified = group.create_task(self.database.fetch(proved, since=since))
+        done = {row.key: row.verified for row in verified.result()}
+        return [CostTotal(row.key, None, _total(row), row.sessions, done.get(row.key, 0)) for row in rows.result()]
 
     async def is_large(self) -> bool:
         """Whether there are so many sums that adding them up takes a while."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from sqlalchemy import select
 
@@ -28,7 +29,7 @@ class Parts:
         self._database = database
         self._made: dict[tuple[str, int, int], asyncio.Task[str]] = {}
 
-    async def get(self, address: str, make: Callable[[], Awaitable[str]]) -> str:
+    async def get(self, address: str, make: Callable[[], Coroutine[Any, Any, str]]) -> str:
         """The part at that address, which must be the same for everybody.
 
         Args:
@@ -40,7 +41,7 @@ class Parts:
         if task is None:
             while len(self._made) >= _MOST:
                 del self._made[next(iter(self._made))]
-            task = self._made[key] = asyncio.ensure_future(make())
+            task = self._made[key] = self._database.beside(make())
             task.add_done_callback(lambda done: self._forget_failed(key, done))
         # Who goes away does not take it from the others.
         return await asyncio.shield(task)

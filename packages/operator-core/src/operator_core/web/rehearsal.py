@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from starlette.routing import BaseRoute
 
 from operator_core.model.person import Actor, Role
+from operator_core.together import together
 from operator_core.web import assets
 from operator_core.web.site import Site
 from operator_core.web.templates import environment
@@ -38,7 +39,9 @@ async def rehearse(site: Site, routes: Iterable[BaseRoute], busy: Callable[[], b
     stage.router.routes.extend(routes)
     await asyncio.to_thread(_prepare)
     try:
-        await asyncio.gather(site.tokens.check(f"op_{'0' * 64}"), site.logins.find("nobody"))
+        async with together() as group:
+            group.create_task(site.tokens.check(f"op_{'0' * 64}"))
+            group.create_task(site.logins.find("nobody"))
         async for path, query in _first_pages(site):
             await _let_go_first(busy)
             await _visit(stage, path, query)

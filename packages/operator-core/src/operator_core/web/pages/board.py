@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
@@ -10,6 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from operator_core.api.cursor import read_cursor
 from operator_core.api.models import Page, TicketView
 from operator_core.model.ticket import TicketKind, TicketStatus
+from operator_core.together import together
 from operator_core.web.site import api_of, site_of
 from operator_core.web.templates import html, is_part, render, render_part
 
@@ -59,11 +59,12 @@ async def board(
             cursor=cursor,
             within_s=_SEARCH_S,
         )
-        page, counts = await asyncio.gather(asked, api.board())
+        async with together() as group:
+            page, counts = group.create_task(asked), group.create_task(api.board())
         return {
-            "board": counts,
-            "page": page,
-            "unsearched": _unsearched(page, sort),
+            "board": counts.result(),
+            "page": page.result(),
+            "unsearched": _unsearched(page.result(), sort),
             "view": view,
             "search": q,
             "kind": known_kind,

@@ -14,6 +14,7 @@ from operator_core import clock
 from operator_core.api.local import LocalApi
 from operator_core.api.models import CostRow, Spent
 from operator_core.db.usage import UsageTotals
+from operator_core.together import together
 from operator_core.web.charts import Bar, bars, share
 from operator_core.web.site import api_of, site_of
 from operator_core.web.templates import is_part, render
@@ -45,7 +46,7 @@ async def costs(request: Request, by: str = "ticket", days: str = "30", wait: st
     days = days if days in _DAYS else "30"
     span = _DAYS[days]
     waits = bool(wait) or is_part(request) or not await UsageTotals(site_of(request).database).is_large()
-    found = asyncio.ensure_future(_figures(api_of(request), chosen, span))
+    found = site_of(request).database.beside(_figures(api_of(request), chosen, span))
     try:
         await asyncio.wait({found}, timeout=None if waits else _PATIENCE_S)
         if not found.done():
@@ -84,7 +85,9 @@ async def _figures(api: LocalApi, by: By, days: int) -> _Figures:
     asked = [api.costs("day", days=days, limit=days), api.costs("phase", days=days)]
     if by != "day":
         asked.append(api.costs(by, days=days, limit=_ROWS))
-    by_day, by_phase, *rows = await asyncio.gather(*asked)
+    async with together() as group:
+        tasks = [group.create_task(costs) for costs in asked]
+    by_day, by_phase, *rows = [task.result() for task in tasks]
     return _Figures(by_day, rows[0] if rows else by_day, by_phase)
 
 
