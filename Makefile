@@ -3,7 +3,8 @@
 .NOTPARALLEL:
 
 PYTHON ?=
-WORKERS ?= 2
+# They wait as much as they compute.
+WORKERS ?= $(shell expr 2 \* $$(nproc))
 ARGS ?=
 
 BIN := .venv/bin
@@ -15,7 +16,7 @@ CODE := $(wildcard packages benchmarks examples tests)
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@echo "  Options: PYTHON=python3.12 (for a new environment), ARGS='-k word' (for demo, test and bench), WORKERS=2 (for test)"
+	@echo "  Options: PYTHON=python3.12 (for a new environment), ARGS='-k word' (for demo, test and bench), WORKERS=2 (for test; default: two for each processor)"
 
 demo: $(READY) ## Break a real service and watch it being repaired, proved and audited
 	@$(BIN)/operator demo $(ARGS)

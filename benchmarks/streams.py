@@ -34,9 +34,11 @@ from typing import Any
 from sqlalchemy import select
 
 from benchmarks.serving import Serving, make_token, new_store, serving
-from operator_core.db.audit_log import AuditLogDB, Journal
+from operator_core.db.audit_log import AuditLogDB
+from operator_core.db.claims import Claim
 from operator_core.db.engine import Database
-from operator_core.db.queue import Claim, WorkQueue
+from operator_core.db.journal import Journal
+from operator_core.db.queue import WorkQueue
 from operator_core.db.schema import agent_sessions, ledger_head
 from operator_core.db.tickets import TicketDB
 from operator_core.model.entry import Draft

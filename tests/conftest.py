@@ -17,7 +17,7 @@ from operator_core.config import ClaudeCodeSettings
 from operator_core.errors import ConfigError
 from operator_core.sandbox.supervised.supervisor import landlock_abi
 from tests.support import NetworkGuard, PostgresCluster, PostgresMissing, Unprivileged, UnprivilegedMissing
-from tests.support.depth import DEEP
+from tests.support.depth import DEEP, left_out
 from tests.support.docker import AGENT_IMAGE, docker_missing, product_missing
 from tests.support.warm import cold_processes, warm_processes
 
@@ -25,7 +25,7 @@ from tests.support.warm import cold_processes, warm_processes
 REQUIRE_SERVICES = os.environ.get("OPERATOR_REQUIRE_SERVICES") == "1"
 
 # A machine that is busy with other tests is slow, which is no failure of the test.
-hypothesis.settings.register_profile("operator", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("operator", deadline=None, print_blob=True, max_examples=100 if DEEP else 30)
 hypothesis.settings.load_profile("operator")
 
 PRIVATE_PREFIXES = ("ANTHROPIC_", "CLAUDE", "LC_", "OPERATOR_", "XDG_")
@@ -39,6 +39,15 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the short form does not try, unless tests are asked for by name."""
+    if DEEP or any("::" in word for word in config.args):
+        return
+    out = set(left_out(items))
+    config.hook.pytest_deselected(items=list(out))
+    items[:] = [item for item in items if item not in out]
 
 
 @pytest.fixture(autouse=True)

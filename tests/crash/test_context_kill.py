@@ -6,6 +6,8 @@ import asyncio
 import signal
 from pathlib import Path
 
+import pytest
+
 from operator_core import clock
 from operator_core.config import Settings
 from operator_core.db.audit_log import AuditLogDB
@@ -16,7 +18,6 @@ from operator_core.model.entry import Entry
 from operator_core.model.ticket import InvariantViolation, TicketStatus
 from operator_core.scripted import ScriptedProcess
 from tests.support.context import assert_only_folds_were_sent, assert_sent_is_journaled
-from tests.support.depth import DEEP
 from tests.support.forge import DECLARED_DEAD, Forge
 from tests.support.rig import spec_of
 
@@ -33,9 +34,9 @@ PLACES = [
     "journal.append.after:restart",
 ]
 MODEL = "claude-opus-5-5"
-TRIED = PLACES if DEEP else PLACES[::2]
 
 
+@pytest.mark.deep
 def test_killed_around_each_change_of_the_context(tmp_path: Path) -> None:
     store = str(tmp_path / "operator.db")
     with ScriptedProcess(f"{BRAIN}:chatty") as server, Forge(tmp_path / "output") as forge:
@@ -55,14 +56,14 @@ def test_killed_around_each_change_of_the_context(tmp_path: Path) -> None:
         log = tmp_path / "crashes"
         log.touch()
         tickets = {}
-        for number, place in enumerate(TRIED):
+        for number, place in enumerate(PLACES):
             workspace = tmp_path / f"workspace-{number}"
             workspace.mkdir()
             tickets[place] = (asyncio.run(_open(store, workspace, f"killed-{number}")), workspace)
             pid = forge.start(store, settings, crash_at=place, crash_log=log)
             assert forge.wait(pid) in (-signal.SIGKILL, DECLARED_DEAD)
             forge.finish(store, settings)
-        assert [line.strip() for line in log.read_text().splitlines()] == [p.removesuffix(":2") for p in TRIED]
+        assert [line.strip() for line in log.read_text().splitlines()] == [p.removesuffix(":2") for p in PLACES]
         sent = [r["body"] for r in server.requests() if r["path"] == "/v1/messages"]
     for place, (number, workspace) in tickets.items():
         asyncio.run(_check(store, place, number, workspace, [b for b in sent if b["model"] == MODEL]))

@@ -78,6 +78,7 @@ def status(server: Double, row_id: str) -> Any:
     return server.tables[TASKS][row_id]["cr_status"]
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_the_work_of_a_dead_box_is_done_by_another_one(
     double: Double, model: ScriptedProcess, manager: Path, tmp_path: Path

@@ -21,7 +21,6 @@ from operator_dataverse.double import Double
 from tests.support.dataverse import double, plain_double
 from tests.support.dataverse_brain import ANSWER
 from tests.support.dataverse_worker import ALICE, DataverseWorker
-from tests.support.depth import DEEP
 from tests.support.waiting import wait_until
 
 __all__ = ["double", "plain_double"]
@@ -40,11 +39,6 @@ PHASES = [
 ]
 ANSWERING = ["intake.answer_claimed", "intake.answering", "intake.answered"]
 AGAIN = ["intake.claimed", "intake.linked", "intake.reopened"]
-
-
-def some(places: list[str], n: int) -> list[str]:
-    """All of them in a deep run, else the first."""
-    return places if DEEP else places[:n]
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +96,7 @@ def said(server: Double, row_id: str, beginning: str) -> int:
 
 
 @pytest.mark.timeout(300)  # the next one carries on with a letter only when its lease is over
-@pytest.mark.parametrize("place", some(PHASES, 2))
+@pytest.mark.parametrize("place", PHASES)
 def test_a_worker_that_dies_in_a_task_leaves_it_to_the_next(
     double: Double, model: ScriptedProcess, tmp_path: Path, place: str
 ) -> None:
@@ -158,7 +152,7 @@ def test_a_refusal_survives_a_crash(double: Double, model: ScriptedProcess, tmp_
     assert double.history.values(TASKS, row_id, "cr_status") == [5, 8]
 
 
-@pytest.mark.parametrize("place", some(ANSWERING, 1))
+@pytest.mark.parametrize("place", ANSWERING)
 def test_an_answer_is_passed_on_once_whatever_dies(
     double: Double, asking: ScriptedProcess, tmp_path: Path, place: str
 ) -> None:
@@ -182,7 +176,7 @@ async def _heard(worker: DataverseWorker, ticket: Ticket) -> list[str]:
         return [entry.raw_content or "" for entry in entries if entry.entry_type == "note"]
 
 
-@pytest.mark.parametrize("place", some(AGAIN, 1))
+@pytest.mark.parametrize("place", AGAIN)
 def test_a_restart_happens_once_whatever_dies(
     double: Double, model: ScriptedProcess, tmp_path: Path, place: str
 ) -> None:

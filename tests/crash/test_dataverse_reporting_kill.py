@@ -12,6 +12,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from operator_core.model.entry import Draft, EntryKind
 from operator_dataverse.double import Double
 from operator_dataverse.double.faults import Fault
@@ -103,6 +105,7 @@ def wrote(scene: Scene) -> int:
     )
 
 
+@pytest.mark.deep
 async def test_killed_at_every_place_it_loses_and_repeats_nothing(
     double: Double,  # noqa: F811
     tmp_path: Path,

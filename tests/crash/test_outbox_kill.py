@@ -40,6 +40,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.deep
 async def test_every_letter_goes_out_in_order_however_often_its_courier_dies(store_url: str, tmp_path: Path) -> None:
     effects, log = tmp_path / "effects", tmp_path / "crashes"
     async with Database.open(store_url) as database:

@@ -10,8 +10,9 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from operator_core.db import ledger
-from operator_core.db.audit_log import _COLUMNS, AuditLogDB, _append_statement
+from operator_core.db.audit_log import AuditLogDB
 from operator_core.db.engine import Database
+from operator_core.db.entry_rows import COLUMNS, append_statement, entry_rows
 from operator_core.db.integrity import verify
 from operator_core.db.queue import Owned, WorkQueue
 from operator_core.db.tickets import TicketDB
@@ -86,11 +87,13 @@ async def test_a_late_write_of_a_zombie_comes_before_the_heirs_first_look(fresh_
             return [e.content for e in await audit.entries(zombie.session_id)]
 
         head = (await audit.entries(zombie.session_id))[-1].hash
-        (row,) = zombie.audit._rows(zombie.session_id, [Draft("note", "late")], 1, head, zombie.claim.fence)
-        values = {f"{column}_0": row[column] for column in _COLUMNS}
+        (row,) = entry_rows(
+            zombie.audit.database.redactor, zombie.session_id, [Draft("note", "late")], 1, head, zombie.claim.fence
+        )
+        values = {f"{column}_0": row[column] for column in COLUMNS}
         async with database.begin() as c:
             done = await c.execute(
-                _append_statement(1, True),
+                append_statement(1, True),
                 {"own_ticket": zombie.claim.ticket_id, "own_fence": zombie.claim.fence, **values},
             )
             assert len(done.all()) == 1, "it was still the owner when it wrote"

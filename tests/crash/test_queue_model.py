@@ -23,12 +23,14 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from sqlalchemy import Engine, delete, event, insert, select, text, update
 
-from operator_core.db import audit_log
-from operator_core.db import queue as queue_module
-from operator_core.db.audit_log import AuditLogDB, Journal
+from operator_core.db import claims as claims_module
+from operator_core.db import journal as journal_module
+from operator_core.db.audit_log import AuditLogDB
+from operator_core.db.claims import Claim, Claims, Message
 from operator_core.db.engine import Database
 from operator_core.db.integrity import verify
-from operator_core.db.queue import Claim, Message, WorkQueue
+from operator_core.db.journal import Journal
+from operator_core.db.queue import WorkQueue
 from operator_core.db.schema import agent_log_entries, agent_sessions, inbox, tickets, workers
 from operator_core.db.tickets import TicketDB
 from operator_core.errors import Fenced, TransitionRefused
@@ -394,10 +396,10 @@ class DrainDoubles(QueueMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        audit_log.WorkQueue = type("BrokenQueue", (WorkQueue,), {"letters": _letters_stay})  # type: ignore[misc]
+        journal_module.Claims = type("BrokenClaims", (Claims,), {"letters": _letters_stay})  # type: ignore[misc]
 
     def teardown(self) -> None:
-        audit_log.WorkQueue = WorkQueue  # type: ignore[misc]
+        journal_module.Claims = Claims  # type: ignore[misc]
         super().teardown()
 
 
@@ -417,7 +419,7 @@ async def _park_asleep(self: WorkQueue, claim: Claim, seen: int, *, wait_s: floa
     values = {"ticket": claim.ticket_id, "own_fence": claim.fence, "wait_ms": int((wait_s or 0) * 1000), "now": "x"}
     values["why"] = "x"
     async with self.database.begin() as c:
-        await c.execute(queue_module._PARK, values)
+        await c.execute(claims_module._PARK, values)
     return True
 
 
@@ -430,9 +432,9 @@ async def _reap_the_living(self: WorkQueue) -> int:
 async def _reap_forgets(self: WorkQueue) -> int:
     async with self.database.begin() as c:
         await c.execute(text("PRAGMA defer_foreign_keys = ON"))
-        dead = select(workers.c.id).where(workers.c.lease_until < queue_module._NOW)
+        dead = select(workers.c.id).where(workers.c.lease_until < claims_module._NOW)
         await c.execute(update(tickets).where(tickets.c.owner.in_(dead)).values(owner=None))
-        await c.execute(delete(workers).where(workers.c.lease_until < queue_module._NOW))
+        await c.execute(delete(workers).where(workers.c.lease_until < claims_module._NOW))
     return 0
 
 
@@ -443,11 +445,11 @@ async def _beat_resurrects(self: WorkQueue, worker: str, lease_s: float) -> None
         await self.register(worker, lease_s)
 
 
-async def _letters_stay(self: WorkQueue, c: Any, claim: Claim) -> tuple[list[Message], int]:
+async def _letters_stay(self: Claims, c: Any, claim: Claim) -> tuple[list[Message], int]:
     rows = (
         await c.execute(select(inbox.c.body).where(inbox.c.ticket_id == claim.ticket_id).order_by(inbox.c.id))
     ).all()
-    wake = (await c.execute(queue_module._SEE_MINE, {"ticket": claim.ticket_id, "own_fence": claim.fence})).scalar()
+    wake = (await c.execute(claims_module._SEE_MINE, {"ticket": claim.ticket_id, "own_fence": claim.fence})).scalar()
     if wake is None:
         raise Fenced
     return [Message(**json.loads(r.body)) for r in rows], int(wake)

@@ -19,10 +19,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from operator_core.db.audit_log import AuditLogDB
+from operator_core.db.claims import Claim
 from operator_core.db.engine import Database
 from operator_core.db.integrity import verify
 from operator_core.db.ledger import ticket_history
-from operator_core.db.queue import Claim, WorkQueue
+from operator_core.db.queue import WorkQueue
 from operator_core.db.tickets import TicketDB
 from operator_core.errors import Fenced, TransitionRefused
 from operator_core.model.task import TaskSpec

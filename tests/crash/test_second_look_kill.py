@@ -16,7 +16,6 @@ from operator_core.model.entry import EntryKind
 from operator_core.model.task import TaskCheck, TaskSpec
 from operator_core.model.ticket import TicketStatus
 from tests.support import wait_until_async
-from tests.support.depth import DEEP
 from tests.support.rig import Rig, open_rig
 from tests.support.task_brain import done, run, task_brain
 from tests.support.worker_process import kill_at, start_worker
@@ -72,12 +71,12 @@ async def kill_and_go_on(place: str, folder: Path, store: str) -> None:
         assert look.lost == (0 if place == "again.ended" else 1)
 
 
-@pytest.mark.parametrize("place", PLACES if DEEP else [PLACES[1], PLACES[4], *JUDGED])
+@pytest.mark.parametrize("place", PLACES)
 async def test_killed_at(place: str, tmp_path: Path) -> None:
     await kill_and_go_on(place, tmp_path, str(tmp_path / "operator.db"))
 
 
-@pytest.mark.parametrize("place", ["again.created", "again.judged"] if DEEP else ["again.judged"])
+@pytest.mark.parametrize("place", ["again.created", "again.judged"])
 async def test_killed_on_postgresql(place: str, tmp_path: Path, fresh_postgres: str) -> None:
     await kill_and_go_on(place, tmp_path, fresh_postgres)
 
@@ -130,9 +129,10 @@ async def _pids(rig: Rig) -> dict[str, int]:
     return {row.id: row.pid for row in rows} if len(rows) >= 2 else {}
 
 
+@pytest.mark.deep
 async def test_each_of_many_is_judged_by_one_of_two_workers(tmp_path: Path, store_url: str) -> None:
     async with open_rig(task_brain(MAKE), tmp_path, store=store_url, tasks={"root": tmp_path}) as rig:
-        numbers = [await resolved(rig) for _ in range(4 if DEEP else 2)]
+        numbers = [await resolved(rig) for _ in range(4)]
         looks = SecondLooks(rig.database)
         for number in numbers:
             await looks.ask(number)

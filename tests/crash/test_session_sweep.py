@@ -23,7 +23,6 @@ from operator_core.model.ticket import InvariantViolation, TicketStatus
 from operator_core.scripted import ScriptedProcess
 from tests.support import PostgresCluster
 from tests.support.crash_checks import check_session
-from tests.support.depth import DEEP
 from tests.support.forge import DECLARED_DEAD, Forge
 from tests.support.rig import spec_of
 
@@ -32,7 +31,6 @@ pytestmark = pytest.mark.slow
 BRAIN = str(Path(__file__).parents[1] / "support" / "crash_brain.py")
 LANES = 5  # they wait for leases most of the time
 MOST = 300
-EVERY_ON_SQLITE, EVERY_ON_POSTGRES = (1, 1) if DEEP else (3, 4)
 
 
 class _Lane:
@@ -119,12 +117,12 @@ async def _create(store: str) -> None:
         pass
 
 
-def _sweep(folder: Path, stores: list[str], every: int) -> tuple[list[str], Counter[str]]:
+def _sweep(folder: Path, stores: list[str]) -> tuple[list[str], Counter[str]]:
     """Kill at each place until there is none; the names of the places, and the statuses of all calls."""
     for store in stores:
         asyncio.run(_create(store))  # one by one, because the migrations are not for threads
     places: queue.Queue[int] = queue.Queue()
-    for at in range(1, MOST, every):
+    for at in range(1, MOST):
         places.put(at)
     over = threading.Event()
     failures: list[BaseException] = []
@@ -159,9 +157,10 @@ def _report(engine: str, reached: list[str], statuses: Counter[str]) -> None:
     print(f"{engine}: {len(reached)} kills, {len(set(reached))} places, {dict(statuses)}: {sorted(set(reached))}")
 
 
+@pytest.mark.deep
 def test_killed_at_every_place_on_sqlite(tmp_path: Path) -> None:
     stores = [str(tmp_path / f"store-{n}.db") for n in range(LANES)]
-    reached, statuses = _sweep(tmp_path, stores, EVERY_ON_SQLITE)
+    reached, statuses = _sweep(tmp_path, stores)
     _report("sqlite", reached, statuses)
     # Which places there are is part of the test: a renamed or lost one must be missed here.
     expected = {
@@ -184,17 +183,18 @@ def test_killed_at_every_place_on_sqlite(tmp_path: Path) -> None:
         "session.reported",
         "session.finished",
     }
-    assert set(reached) >= expected if DEEP else len(expected & set(reached)) >= len(expected) // 3
+    assert set(reached) >= expected
     # Both kinds of interruption happened, and both were told as what they were.
-    assert min(statuses["unknown"], statuses["not_executed"]) >= (1 if DEEP else 0)
-    assert statuses["ok"] > (100 if DEEP else 35)
+    assert min(statuses["unknown"], statuses["not_executed"]) >= 1
+    assert statuses["ok"] > 100
 
 
+@pytest.mark.deep
 def test_killed_at_every_place_on_postgres(tmp_path: Path, postgres_cluster: PostgresCluster) -> None:
     names = [f"sweep_{os.getpid()}_{n}" for n in range(LANES)]
     try:
         stores = [postgres_cluster.create(name) for name in names]
-        reached, statuses = _sweep(tmp_path, stores, EVERY_ON_POSTGRES)
+        reached, statuses = _sweep(tmp_path, stores)
     finally:
         for name in names:
             postgres_cluster.drop(name)

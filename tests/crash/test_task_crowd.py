@@ -27,6 +27,7 @@ def benchmark_module() -> Any:
     return module
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("sandbox", ["none", "bubblewrap"])
 def test_all_are_verified_and_no_heartbeat_is_late(
     benchmark_module: Any, request: pytest.FixtureRequest, sandbox: str

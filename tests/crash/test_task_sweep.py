@@ -13,15 +13,14 @@ from operator_core import failpoints
 from operator_core.db.engine import Database
 from operator_core.db.tickets import TicketDB
 from operator_core.scripted import ScriptedProcess
-from operator_core.work.worker import serve
+from operator_core.work.process import serve
 from tests.support import PostgresCluster, processes_of
-from tests.support.depth import DEEP
 from tests.support.task_sweep import BRAIN, LOUD, random_pairs, sweep, sweep_settings
 
 pytestmark = pytest.mark.slow
 
 LANES = 5  # they wait for leases most of the time
-PARTS = 3 if DEEP else 6
+PARTS = 3
 MOST = 200
 NAMES = {
     "worker.registered",
@@ -70,23 +69,25 @@ def test_which_places_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert 60 < sum(counts.values()) < MOST, counts
 
 
-@pytest.mark.parametrize("part", range(PARTS) if DEEP else [1])
+@pytest.mark.deep
+@pytest.mark.parametrize("part", range(PARTS))
 def test_killed_at_every_place(tmp_path: Path, part: int) -> None:
     stores = [str(tmp_path / f"store-{n}.db") for n in range(LANES)]
     places = [(str(at),) for at in range(part + 1, MOST, PARTS)]
     swept = sweep(tmp_path, stores, places)
     print(swept)
     assert swept.over, f"more than {MOST} places"
-    assert len(swept.reached) > (20 if DEEP else 10)
+    assert len(swept.reached) > 20
     # What was interrupted was told as what it was.
     assert swept.statuses["unknown"] + swept.statuses["not_executed"] >= 1
-    assert swept.statuses["ok"] > (60 if DEEP else 30)
+    assert swept.statuses["ok"] > 60
 
 
+@pytest.mark.deep
 def test_killed_twice_at_random_on_postgres(tmp_path: Path, postgres_cluster: PostgresCluster) -> None:
     """Two workers of each task, one after the other."""
     seed = int(os.environ.get("OPERATOR_SWEEP_SEED") or random.SystemRandom().randrange(10**6))
-    names, pairs = [f"tasks_{os.getpid()}_{n}" for n in range(3)], 9 if DEEP else 4
+    names, pairs = [f"tasks_{os.getpid()}_{n}" for n in range(3)], 9
     try:
         swept = sweep(tmp_path, [postgres_cluster.create(name) for name in names], random_pairs(seed, pairs, 80))
     except AssertionError as error:

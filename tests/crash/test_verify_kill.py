@@ -26,20 +26,15 @@ from tests.support.task_brain import done, task_brain
 VERIFY = """
 import asyncio, sys
 from operator_core.agent_lab.engine import unused_engine
-from operator_core.clock import Clock
 from operator_core.config import Settings
-from operator_core.db.audit_log import AuditLogDB
 from operator_core.db.engine import Database
-from operator_core.db.queue import WorkQueue
 from operator_core.work.rejudge import rejudge
 from operator_core.work.session import SessionTools
-from operator_core.work.state import StateFolder
 
 async def main(store, settings, number):
     settings = Settings.model_validate_json(settings)
     async with Database.open(store) as database:
-        engine, state = unused_engine(settings.model), StateFolder(settings, database)
-        tools = SessionTools(settings, AuditLogDB(database), WorkQueue(database), engine, state, Clock(), print, None)
+        tools = SessionTools.on(database, settings, unused_engine(settings.model), print)
         await rejudge(tools, int(number), checks_only=True)
 
 asyncio.run(main(*sys.argv[1:]))

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from operator_core.config import Settings, extension_models, load_settings
+from operator_core.config import LISTS, Settings, extension_models, load_settings
 from operator_core.db.audit_log import AuditLogDB
 from operator_core.db.engine import Database
 from operator_core.db.tickets import TicketDB
@@ -272,6 +272,7 @@ def test_tail_follows_until_the_session_ends(store: Store, tmp_path: Path) -> No
 def test_init_writes_what_it_says(tmp_path: Path) -> None:
     done = run_operator("init", "there", "--db", "there/o.db", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
+    assert "`operator --db there/o.db --config there/operator.toml doctor`" in done.stdout
     path = tmp_path / "there" / "operator.toml"
     text = path.read_text()
     assert (tmp_path / "there" / "o.db").is_file()
@@ -283,7 +284,11 @@ def test_init_writes_what_it_says(tmp_path: Path) -> None:
         assert model.model_validate(data.pop(section)) == model(), "the comments show the defaults of packages too"
     assert Settings.model_validate(data) == Settings(), "the comments show the defaults"
     example = re.sub(r"(?m)^# ?", "", text[text.index("# [[subject]]") :])
-    assert [s.name for s in Settings.model_validate(tomllib.loads(example)).subject] == ["shop"]
+    examples = Settings.model_validate(tomllib.loads(example))
+    assert [s.name for s in examples.subject] == ["shop"]
+    assert {name for name in LISTS if not getattr(examples, name)} == set(), "there is an example of each"
+    assert examples.approvals.rule
+    assert examples.notify.rule
     again = run_operator("init", "there", cwd=tmp_path)
     assert (again.returncode, again.stderr, path.read_text()) == (0, "", text)
     assert "stays as it is" in again.stdout

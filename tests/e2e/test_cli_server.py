@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import shlex
 import socket
@@ -18,8 +19,9 @@ import pytest
 
 from operator_core.client import Client
 from operator_core.db.audit_log import AuditLogDB
+from operator_core.db.claims import Claim
 from operator_core.db.engine import Database
-from operator_core.db.queue import Claim, WorkQueue
+from operator_core.db.queue import WorkQueue
 from operator_core.db.tickets import TicketDB
 from operator_core.db.tokens import Tokens
 from operator_core.model.entry import Draft
@@ -130,6 +132,7 @@ def test_the_digest_of_a_server(there: There) -> None:
     assert json.loads(there.call("digest", "--json", role=Role.VIEWER).stdout)["escalated"] == 1
 
 
+@pytest.mark.deep
 def test_a_ticket_is_shown_as_on_its_own_machine(there: There) -> None:
     env = operator_environment()
     command = [sys.executable, "-m", "operator_core", "--db", str(there.store)]
@@ -200,6 +203,9 @@ def test_what_does_not_work_says_so(there: There, tmp_path: Path) -> None:
     assert "no approval '77'" in there.refused("approvals", "approve", "77", code=1)
     assert "name the invariant" in there.refused("tickets", "open", "x", "y", "--subject", "z")
     assert "--token-file" in there.refused("tickets", "list", "--token-file", str(tmp_path / "none"))
+    assert "holds no token" in there.refused("tickets", "list", "--token-file", os.devnull)
+    assert "must say something" in there.refused("reply", "1", " ")
+    assert "must say what is to be done" in there.refused("submit", "")
     file = tmp_path / "token"
     file.write_text(there.server.tokens[Role.VIEWER] + "\n")
     done = there.call("tickets", "list", "--token-file", str(file), OPERATOR_TOKEN="")
@@ -256,6 +262,37 @@ def test_waiting_for_a_task_on_a_server(there: There) -> None:
     assert said.count("the last step") == 1
     assert "Ticket #3 is escalated: gave_up." in said
     assert not any(raw in said for raw in RAW)
+
+
+def test_a_command_that_waits_outlives_a_restart_of_the_server(there: There) -> None:
+    env = {**operator_environment(), "OPERATOR_TOKEN": there.server.tokens[Role.OPERATOR]}
+    port = int(there.server.url.rpartition(":")[2])
+
+    def begun(*words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "operator_core", "--server", there.server.url, *words]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+
+    async def canceled() -> None:
+        async with Database.open(there.store) as database:
+            await TicketDB(database).cancel_ticket(3)
+
+    with begun("submit", "Do it.", "--wait") as waiting:
+        assert waiting.stdout is not None
+        try:
+            for said in waiting.stdout:
+                if "No worker is running" in said:
+                    break
+            there.server.stop()
+            assert "cannot be reached" in (line := waiting.stdout.readline()), line
+            assert "What was asked for stays there" in line
+            with served(there.store, tokens=there.server.tokens, port=port):
+                assert waiting.stdout.readline() == "The server answers again.\n"
+                asyncio.run(canceled())
+                rest = waiting.communicate(timeout=40)[0]
+        finally:
+            waiting.kill()
+    assert waiting.returncode == 1
+    assert "Ticket #3 is canceled" in rest
 
 
 async def test_a_stream_goes_on_where_it_was_when_the_server_was_killed(tmp_path: Path) -> None:

@@ -18,9 +18,11 @@ from typing import NamedTuple
 
 import pytest
 
-from operator_core.db.audit_log import AuditLogDB, Journal
+from operator_core.db.audit_log import AuditLogDB
+from operator_core.db.claims import Claim
 from operator_core.db.engine import Database
-from operator_core.db.queue import Claim, WorkQueue
+from operator_core.db.journal import Journal
+from operator_core.db.queue import WorkQueue
 from operator_core.db.tickets import TicketDB
 from operator_core.model.entry import Draft, EntryKind
 from operator_core.model.ticket import Reason, TicketStatus
@@ -325,9 +327,9 @@ def test_a_question_ends_the_wait_and_its_answer_reaches_the_same_session(db: st
     assert "asks  " in shown
     assert "Which port? " in shown
     assert not [raw for raw in RAW if raw in shown]
-    assert f"`operator --db {db} reply 1`" in refused("steer", "1", "hurry", db=db, code=1)
+    assert f'`operator --db {db} reply 1 "…"`' in refused("steer", "1", "hurry", db=db, code=1)
     assert said("reply", "1", "Port 80.", db=db) == "Ticket #1 is open again, and goes on with your answer.\n"
-    assert f"`operator --db {db} steer 1`" in refused("reply", "1", "Again.", db=db, code=1)
+    assert f'`operator --db {db} steer 1 "…"`' in refused("reply", "1", "Again.", db=db, code=1)
     assert said("steer", "1", "And hurry.", db=db).startswith("It was passed on; ")
     heard: list[str] = []
 
@@ -379,7 +381,7 @@ def test_where_nobody_works_the_command_works_itself(db: str) -> None:
     assert (ticket["status"], ticket["session_id"]) == ("open", None)
 
 
-@pytest.mark.parametrize("alone", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.parametrize("alone", [pytest.param(True, marks=pytest.mark.deep), False])
 def test_ctrl_c_ends_the_wait_and_not_the_work(db: str, alone: bool) -> None:
     """Both here, where the work is given back in good order, and elsewhere, where it just goes on."""
     if not alone:
@@ -411,6 +413,7 @@ def test_the_living_worker_must_have_the_right_name(db: str) -> None:
     assert (code, errors) == (1, "")
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.usefixtures("require_bubblewrap")
 def test_one_command_is_enough(tmp_path: Path) -> None:

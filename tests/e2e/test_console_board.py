@@ -105,6 +105,7 @@ async def test_the_board_keeps_its_filter_and_counts_while_it_follows(house: Hou
     assert "view=needs" in page.url
 
 
+@pytest.mark.deep
 async def test_a_server_that_was_away_is_said_and_then_caught_up_with(tmp_path: Path) -> None:
     store = tmp_path / "store.db"
     with served(store) as first:
@@ -375,7 +376,7 @@ async def test_it_can_be_read_and_used_without_javascript(house: House) -> None:
     await expect(page.get_by_text("You are signed out.")).to_be_visible()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1280, "dark"), (2560, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1280, "dark"), (3840, "light")])
 async def test_every_page_fits_and_is_accessible(house: House, width: int, scheme: str) -> None:
     page = await house.window.page(
         Role.ADMIN, color_scheme=scheme, viewport={"width": width, "height": 900}, reduced_motion="reduce"

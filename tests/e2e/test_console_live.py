@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import pytest
 from playwright.async_api import Page, expect
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from operator_core.db.engine import Database
+from operator_core.db.schema import inbox
 from operator_core.model.entry import Draft
 from operator_core.model.person import Role
 from operator_core.scripted import Reply, ScriptBrain
 from tests.support.browser import Window, browsing
-from tests.support.depth import DEEP
 from tests.support.rig import PROPOSE, command, open_rig
 from tests.support.store import Work, finish, start_work
 from tests.support.waiting import wait_until_async
@@ -132,6 +132,7 @@ async def test_a_person_watches_an_agent_work_and_talks_to_it(tmp_path: Path) ->
                 await working
 
 
+@pytest.mark.deep
 async def test_a_restart_of_the_server_loses_and_doubles_nothing(tmp_path: Path) -> None:
     store = tmp_path / "store.db"
     with served(store) as first:
@@ -150,6 +151,33 @@ async def test_a_restart_of_the_server_loses_and_doubles_nothing(tmp_path: Path)
                 await work.journal.append(*steps(130, 5))
                 await expect(page.locator("#steps > li")).to_have_count(270)
                 assert await sequence(page) == list(range(270))
+                await page.goto("about:blank")
+
+
+async def test_what_could_not_be_sent_is_still_there(tmp_path: Path) -> None:
+    store = tmp_path / "store.db"
+    with served(store) as first:
+        async with Database.open(str(store)) as database, browsing(first) as window:
+            work = await start_work(database, lease_s=600.0)
+            page = await window.page(path=f"/sessions/{work.session_id}")
+            say, unsent = page.get_by_label("Tell the agent something"), page.locator(".unsent")
+            await expect(page.locator("#follow")).to_be_visible()
+            first.stop()
+            await say.fill("Mind the disk.")
+            await say.press("Enter")
+            await expect(unsent).to_contain_text("the server is away")
+            await expect(say).to_have_value("Mind the disk.")
+            with served(store, tokens=first.tokens, port=first.port):
+                await say.press("Enter")
+                await expect(say).to_have_value("")
+                await expect(unsent).to_be_hidden()
+                (sent,) = await database.fetch(select(inbox.c.body))
+                assert "Mind the disk." in str(sent)
+                await page.context.clear_cookies()
+                await say.fill("And the memory.")
+                await say.press("Enter")
+                await expect(unsent).to_contain_text("you are signed out")
+                await expect(say).to_have_value("And the memory.")
                 await page.goto("about:blank")
 
 
@@ -173,6 +201,7 @@ async def test_whoever_reads_above_is_left_there_until_he_follows_again(room: Ro
     await expect(follow).to_have_attribute("aria-pressed", "true")
 
 
+@pytest.mark.deep
 async def test_many_lines_at_once_come_in_order(room: Room) -> None:
     page = await room.window.page(path=room.path)
     for n in range(6, 606, 20):
@@ -213,6 +242,7 @@ async def test_a_session_is_replayed_by_scrubber_keys_and_play(tmp_path: Path) -
         Draft("error", "it broke", "it broke", phase="worker_1"),
         *steps(81, 80),
         Draft("verdict", "verified", body={"kind": "verified", "why": "seen", "clauses": []}, phase="verify"),
+        Draft("snapshot", "kept", "kept", phase="verify"),
         *steps(161, 20),
     ]
     error, verdict, head = 162, 324, len(drafts) - 1
@@ -233,8 +263,13 @@ async def test_a_session_is_replayed_by_scrubber_keys_and_play(tmp_path: Path) -
         assert await sequence(page) == list(range(100, 251))
         await page.get_by_role("link", name="first error").click()
         await expect(page.locator(".step.now")).to_have_attribute("data-seq", str(error))
+        await page.get_by_role("link", name="first change").click()
+        await expect(page.locator(".step.now")).to_have_attribute("data-seq", str(verdict + 1))
         await page.keyboard.press("v")
         await expect(page.locator(".step.now")).to_have_attribute("data-seq", str(verdict))
+        await page.keyboard.press("c")
+        await expect(page.locator(".step.now")).to_have_attribute("data-seq", str(verdict + 1))
+        await page.keyboard.press("v")
         await page.wait_for_url(f"**/replay?at={verdict}")
         await page.reload()
         await expect(page.locator(".step.now")).to_have_attribute("data-seq", str(verdict))
@@ -246,6 +281,9 @@ async def test_a_session_is_replayed_by_scrubber_keys_and_play(tmp_path: Path) -
         await expect(page.get_by_role("button", name="Play")).to_be_visible()
         await page.keyboard.press("Home")
         await expect(where).to_contain_text("0 of ")
+        await page.goto(room.path)
+        await expect(page.locator(".rail li").first).to_contain_text("worker_1")
+        await expect(page.locator(".rail [aria-current=step]")).to_have_count(1)
 
 
 # ---- reading without scripts, every size, every eye
@@ -296,7 +334,8 @@ async def test_the_audit_names_the_first_broken_link(room: Room) -> None:
     assert len(Path(saved).read_text().splitlines()) == 12
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1280, "dark"), (2560, "light")][: 3 if DEEP else 2])
+@pytest.mark.deep
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1280, "dark"), (3840, "light")])
 async def test_every_page_fits_and_is_accessible(tmp_path: Path, width: int, scheme: str) -> None:
     report = {
         "backend": "bubblewrap 0.8.0",

@@ -94,6 +94,7 @@ async def test_the_monitor_follows_and_the_focus_stays(house: House) -> None:
     await expect(page.locator("tbody tr").first).to_contain_text("red")
 
 
+@pytest.mark.deep
 async def test_a_server_that_was_away_is_said_and_then_caught_up_with(tmp_path: Path) -> None:
     store = tmp_path / "store.db"
     async with Database.open(str(store)) as database:
@@ -146,14 +147,15 @@ async def test_everything_is_reached_by_keys(house: House) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_nobody_is_shut_out_and_nothing_is_too_wide(house: House, scheme: str) -> None:
-    for width in (360, 1280):
+    for width in (360, 1280, 3840):
         options = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
         page = await house.window.page(Role.ADMIN, "/monitor", **options)
         for path in PAGES:
             await page.goto(path)
             assert await page.title() != "pwned"
             assert await page.evaluate("document.documentElement.scrollWidth") <= width, path
-            assert await house.window.violations(page) == [], path
+            # What axe looks at is the same on a wide screen.
+            assert width > 1280 or await house.window.violations(page) == [], path
             styles = await page.evaluate("[...document.querySelectorAll('main [style]')].length")
             assert styles == 0, path
         await page.context.close()

@@ -26,6 +26,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", TEXT, re.M | re.S)
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_examples_run_from_an_organisation_without_tables(tmp_path: Path) -> None:

@@ -174,6 +174,7 @@ def test_a_second_demo_does_not_touch_the_database_of_another(demo: Demo, tmp_pa
     assert len(document(demo, "tickets", "list")) == 3
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("number", "act"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGINT, 3)])
 def test_whoever_ends_it_leaves_nothing_running(tmp_path: Path, number: signal.Signals, act: int) -> None:
     command = [sys.executable, "-m", "operator_core", "demo", "--act", str(act), "--folder", str(tmp_path / "stage")]
@@ -213,6 +214,7 @@ def test_it_reports_a_refused_key_and_leaves_nothing(tmp_path: Path) -> None:
     wait_until(lambda: not left_behind(tmp_path), timeout=5)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("act", [1, 3])
 def test_with_a_key_the_act_works_with_the_model_at_that_address(tmp_path: Path, act: int) -> None:
     """The demo's own brains stand in for the service behind the address; the demo does not know that."""

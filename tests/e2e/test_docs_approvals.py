@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,14 @@ import pytest
 from operator_core.config import Settings, load_settings
 from operator_core.db.approvals import Approvals
 from operator_core.model.approval import ApprovalRule
+from operator_core.model.person import Role
 from operator_core.model.ticket import Reason, TicketStatus
 from operator_core.safety.approvals import Circumstances, decide
 from operator_core.scripted import Brain, FunctionBrain, Reply, Turn
 from tests.support import run_operator
+from tests.support.processes import operator_environment
 from tests.support.rig import PROPOSE, Rig, command, open_rig
+from tests.support.web import served
 
 TEXT = (Path(__file__).parents[2] / "docs" / "approvals.md").read_text("utf-8")
 ID = "3f2a"
@@ -74,6 +78,25 @@ async def test_its_commands_answer_a_question(number: int, tmp_path: Path) -> No
         assert ticket.status is (TicketStatus.ESCALATED if number else TicketStatus.RESOLVED)
         assert (rig.workspace / "fixed").exists() is not bool(number)
         assert ("Not before 6 pm" in str(rig.sent()[-1])) is bool(number)
+
+
+async def test_its_requests_answer_a_question(tmp_path: Path) -> None:
+    brain: Brain = FunctionBrain(lambda turn: Reply(calls=(command("systemctl restart postgresql"),)))
+    known = settings(tmp_path)
+    async with open_rig(brain, tmp_path, approvals=known.approvals.model_dump()) as rig:
+        await rig.incident()
+        await rig.work()
+        (asked,) = await Approvals(rig.database).listed()
+        (block,) = blocks("bash")
+        with served(rig.database.name, known) as server:
+            names = {"OPERATOR_SERVER": server.url, "OPERATOR_TOKEN": server.tokens[Role.OPERATOR]}
+            env = operator_environment({**names, "APPROVAL": asked.id})
+            done = await asyncio.to_thread(
+                subprocess.run, ["bash", "-euc", block], env=env, capture_output=True, text=True, timeout=60, check=True
+            )
+        answer = json.loads(done.stdout.partition("]{")[2].join(("{", "")))
+        assert (answer["id"], answer["state"], answer["answered_by"]) == (asked.id, "approved", "test operator (api)")
+        assert answer["note"] == "The replica is in sync, go ahead."
 
 
 async def run_block(rig: Rig, block: str, folder: Path) -> None:

@@ -26,6 +26,7 @@ from tests.support import run_operator
 from tests.support.processes import operator_environment
 
 pytestmark = [
+    pytest.mark.deep,
     pytest.mark.slow,
     pytest.mark.xdist_group("examples"),
     pytest.mark.timeout(300),

@@ -160,6 +160,7 @@ def test_what_cannot_be_served_is_one_sentence(tmp_path: Path) -> None:
         port = serving.url().rpartition(":")[2]
         for words, said in (
             (("serve", "--port", port), rf"Error: Port {port} of 127\.0\.0\.1 is in use; .*\."),
+            (("mcp", "--http", "--port", port), r"Error: .* is in use; .* choose another with --port\."),
             (("serve", "--host", "not a host"), r"Error: The address 'not a host' is not known here; .*\."),
             (("serve", "--port", "70000"), r"Error: .*65535.*\."),
             (("token", "create", "x", "--role", "king"), r"Error: .*king.*\."),

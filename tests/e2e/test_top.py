@@ -6,9 +6,11 @@ import asyncio
 import fcntl
 import os
 import pty
+import signal
 import struct
 import sys
 import termios
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -44,7 +46,7 @@ class Screen(NamedTuple):
 
 async def use(
     words: list[str],
-    keys: list[tuple[str, bytes]],
+    keys: Sequence[tuple[str, bytes | signal.Signals]],
     environment: dict[str, str],
     *,
     size: tuple[int, int] = (30, 120),
@@ -53,6 +55,7 @@ async def use(
     """Start it, press each key once its words are on the screen since the last one, and wait for its end.
 
     Args:
+        keys: Words, and the key or the signal that follows on them.
         size: Lines, and characters in each.
         idle_s: How long it is watched before the last key.
     """
@@ -74,11 +77,13 @@ async def use(
     seen, end, since, left = b"", clock.monotonic() + 60, 0, list(keys)
     quiet, until = 0, 0.0
     try:
-        while process.returncode is None:
+        while True:
             assert clock.monotonic() < end, f"{left[:1]!r} did not come: {seen[-3000:]!r}"
             try:
                 seen += os.read(ours, 65536)
             except BlockingIOError:
+                if process.returncode is not None:  # it ended, and everything that it wrote was read
+                    break
                 await asyncio.sleep(0.02)
             except OSError:  # the other side is closed
                 break
@@ -95,7 +100,11 @@ async def use(
                     continue
                 quiet = len(seen) - quiet
             since = len(seen)
-            os.write(ours, left.pop(0)[1])
+            key = left.pop(0)[1]
+            if isinstance(key, signal.Signals):
+                process.send_signal(key)
+            else:
+                os.write(ours, key)
         async with asyncio.timeout(20):
             await process.wait()
     finally:
@@ -106,15 +115,17 @@ async def use(
     return Screen(process.returncode or 0, seen.decode(errors="replace"), quiet)
 
 
-@pytest.mark.parametrize("where", ["store", "server"])
-async def test_it_shows_the_board_and_leaves_the_terminal_as_it_was(tmp_path: Path, where: str) -> None:
+@pytest.mark.parametrize(("where", "end"), [("store", b"q"), ("server", b"q"), ("store", signal.SIGTERM)])
+async def test_it_shows_the_board_and_leaves_the_terminal_as_it_was(
+    tmp_path: Path, where: str, end: bytes | signal.Signals
+) -> None:
     store = tmp_path / "store.db"
     async with Database.open(str(store)) as database:
         await TicketDB(database).open_ticket("disk-of-the-database", "it is full")
     with served(store) as server:
         words = ["--db", str(store), "top"] if where == "store" else ["--server", server.url, "top"]
         token = {"OPERATOR_TOKEN": server.tokens[Role.VIEWER]} if where == "server" else {}
-        shown = await use(words, [("disk-of-the-database", b"q")], token)
+        shown = await use(words, [("disk-of-the-database", end)], token)
     seen = shown.text
     assert shown.code == 0, seen[-2000:]
     assert "\x1b[?1049h" in seen

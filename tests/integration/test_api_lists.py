@@ -12,16 +12,20 @@ from typing import Any, Literal
 import pytest
 
 from operator_core import clock
-from operator_core.api.local import _DIGESTS, LocalApi
+from operator_core.api.digest import _LINES, _Line
+from operator_core.api.local import LocalApi
 from operator_core.api.models import TicketView
 from operator_core.db.board import ATTENTION
 from operator_core.db.tickets import TicketDB
-from operator_core.errors import ConfigError, NotFound
+from operator_core.errors import ConfigError, NotFound, StoreError
 from operator_core.model.entry import Draft
+from operator_core.model.person import Role
 from operator_core.model.ticket import Reason, TicketStatus
 from tests.support.api import open_api, statements
 from tests.support.crowd import Crowd, make_crowd
 from tests.support.store import start_work
+from tests.support.waiting import wait_until_async
+from tests.support.web import open_web
 
 Order = Literal["attention", "newest"]
 
@@ -272,8 +276,36 @@ async def test_nothing_is_found_by_walking_over_all_rows(tmp_path: Any) -> None:
 
 async def test_digests_are_read_one_after_the_other(api: LocalApi) -> None:
     """One over a year reads most of the ledger; many at once would leave the server no time for anything else."""
-    async with _DIGESTS.setdefault(api.database, asyncio.Lock()):
-        asking = asyncio.create_task(api.as_(api.actor).digest(clock.now() - timedelta(days=365)))
-        done, _ = await asyncio.wait({asking}, timeout=0.5)
+    since, line = clock.now() - timedelta(days=7), _LINES.setdefault(api.database, _Line())
+    async with line.turn:
+        same = [asyncio.create_task(api.as_(api.actor).digest(since)) for _ in range(50)]
+        others = [asyncio.create_task(api.digest(since - timedelta(days=n))) for n in (1, 2, 3)]
+        done, _ = await asyncio.wait([*same, *others], timeout=0.5)
         assert not done
-    assert (await asking).opened == 0
+        with pytest.raises(StoreError, match="ask again"):
+            await api.digest(since - timedelta(days=4))
+        same.pop(0).cancel()
+        opened = await TicketDB(api.database).open_ticket("disk", "full")
+    found = await asyncio.gather(*same)
+    assert all(one is found[0] for one in found), "it was made more than once"
+    assert (found[0].opened, opened.id) == (1, 1), "it knows what happened before it was begun"
+    await asyncio.gather(*others)
+    assert (await api.digest(since)) is not found[0]
+    assert not line.waiting
+
+
+async def test_a_crowd_that_asks_for_a_digest_is_answered_together(store_url: str) -> None:
+    async with open_web(store_url) as web:
+        client, line = web.client(Role.VIEWER), _LINES.setdefault(web.database, _Line())
+        async with line.turn:
+            asking = [asyncio.create_task(client.get("/api/v1/digest")) for _ in range(20)]
+            await wait_until_async(lambda: line.waiting)
+            for n in range(1, 5):
+                path = f"/api/v1/digest?since={(clock.now() - timedelta(days=n)).date()}T00:00:00Z"
+                asking.append(asyncio.create_task(client.get(path)))
+            done, _ = await asyncio.wait(asking[20:], timeout=20, return_when=asyncio.FIRST_COMPLETED)
+            refused = done.pop().result()
+            assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+        answers = await asyncio.gather(*asking)
+    assert {answer.status_code for answer in answers[:20]} == {200}
+    assert len({answer.content for answer in answers[:20]}) <= 2  # another minute may have begun meanwhile

@@ -100,6 +100,7 @@ def test_everything_that_a_program_may_send(server: Served, tmp_path: Path) -> N
     assert "Tested: " in said
 
 
+@pytest.mark.deep
 def test_what_there_is_with_chance(server: Served, tmp_path: Path) -> None:
     async def session() -> str:
         async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {server.tokens[Role.VIEWER]}"}) as client:
@@ -111,6 +112,7 @@ def test_what_there_is_with_chance(server: Served, tmp_path: Path) -> None:
     judge(server, tmp_path, server.tokens[Role.OPERATOR], *options, config=config, seconds=20)
 
 
+@pytest.mark.deep
 def test_nobody_is_told_nothing(server: Served, tmp_path: Path) -> None:
     async def document() -> str:
         async with httpx2.AsyncClient() as client:

@@ -180,6 +180,7 @@ async def test_counting_that_breaks_off_goes_on_where_it_was(store_url: str, mon
         assert await column_of(store_url, "SELECT sum(calls) FROM usage_totals") == [50]
 
 
+@pytest.mark.deep
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.recursive(

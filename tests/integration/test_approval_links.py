@@ -100,8 +100,11 @@ async def test_a_link_is_for_nothing_else(tmp_path: Path) -> None:
         for text in wrong:
             posted = await anybody.post(f"{head}/{text}", data={"answer": "approve"})
             assert ((await anybody.get(f"{head}/{text}")).status_code, posted.status_code) == (404, 404), text
-        for text in ("A" * 63, "A" * 5000, "..%2f..%2fetc", "%00" * 64):
-            assert (await anybody.get(f"{head}/{text}")).status_code in (404, 414, 422), text
+        for text in ("A" * 63, token[:40], token + ".", "é" * 64, "A" * 5000, "..%2f..%2fetc", "%00" * 64):
+            assert (await anybody.get(f"{head}/{text}")).status_code in (404, 414), text
+        # A program that cut a link is nothing that its reader could understand.
+        cut = await anybody.get(f"{head}/{token[:40]}", headers={"Accept": "text/html"})
+        assert "This link is not good, or not any more" in cut.text
         assert (await state(web, found), await state(web, other)) == ("pending", "pending")
         # It opens no other door.
         for path in ("/api/v1/approvals", f"/api/v1/approvals/{found.id}", f"/tickets/{found.ticket_id}"):
@@ -207,11 +210,15 @@ async def test_the_api_answers_with_the_name_of_the_token(tmp_path: Path, approv
             assert (await operator.post(f"{path}/decision", json=bad)).status_code == 422
 
 
+@pytest.mark.deep
 async def test_the_command_line_answers_on_a_server(tmp_path: Path) -> None:
     settings = Settings.model_validate({"worker": {"state_dir": tmp_path / "state"}})
     async with open_web(tmp_path / "operator.db", settings) as web:
         found = await question(web)
         with served(tmp_path / "operator.db", settings, tokens=web.tokens) as server:
+            show = ("--server", server.url, "tickets", "show", str(found.ticket_id))
+            asks = await asyncio.to_thread(run_operator, *show, env={"OPERATOR_TOKEN": web.tokens[Role.VIEWER]})
+            assert f"`operator --server {server.url} approvals approve {found.id[:8]}`" in asks.stdout
             for role, code in ((Role.VIEWER, 2), (Role.OPERATOR, 0)):
                 words = ("--server", server.url, "approvals", "approve", found.id[:6], "--note", "fine")
                 done = await asyncio.to_thread(run_operator, *words, env={"OPERATOR_TOKEN": web.tokens[role]})

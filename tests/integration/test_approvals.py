@@ -14,12 +14,13 @@ from operator_core.agent_lab.gateway import ToolGateway, ToolRefused
 from operator_core.agent_lab.history import Conversation
 from operator_core.agent_lab.permission import Permission
 from operator_core.db.approvals import Approvals, Question
-from operator_core.db.audit_log import Journal
+from operator_core.db.claims import Claim
 from operator_core.db.engine import Database
 from operator_core.db.integrity import verify
+from operator_core.db.journal import Journal
 from operator_core.db.ledger import ticket_history
 from operator_core.db.numbers import numbers
-from operator_core.db.queue import Claim, WorkQueue
+from operator_core.db.queue import WorkQueue
 from operator_core.db.retention import prune
 from operator_core.db.tickets import TicketDB
 from operator_core.errors import ConfigError, Fenced, NotFound, TransitionRefused

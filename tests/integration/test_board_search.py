@@ -41,6 +41,7 @@ async def pages(api: LocalApi, limit: int, within_s: float | None, **wanted: obj
     raise AssertionError("there is no last page")
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("order", ["attention", "newest"])
 @pytest.mark.parametrize(
     "wanted",

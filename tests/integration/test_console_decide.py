@@ -13,6 +13,7 @@ from operator_core import clock
 from operator_core.cli.people import nobody_works
 from operator_core.config import load_settings
 from operator_core.db.approvals import Approvals, Question
+from operator_core.db.audit_log import AuditLogDB
 from operator_core.db.engine import Database
 from operator_core.db.fleet import set_draining
 from operator_core.db.queue import WorkQueue
@@ -21,7 +22,7 @@ from operator_core.model.entry import Draft, EntryKind
 from operator_core.model.person import Role
 from operator_core.model.task import TaskCheck, TaskSpec
 from operator_core.model.ticket import Reason, TicketStatus
-from operator_core.model.verdict import Verdict, VerdictKind
+from operator_core.model.verdict import Clause, ClauseResult, ClauseState, Evidence, Verdict, VerdictKind
 from tests.integration.test_console_pages import get
 from tests.support.processes import run_operator
 from tests.support.scene import HOSTILE, Attempt, attempt, judged
@@ -339,6 +340,84 @@ async def test_each_thing_is_said_once(web: WebSite) -> None:
     assert "by hand by hand" not in page.text
     assert "Why it was resolved by hand" in page.text
     assert "Done by me." in page.text
+
+
+async def test_a_long_reason_is_said_once(web: WebSite) -> None:
+    work = await start_work(web.database)
+    path = f"/tickets/{work.claim.ticket_id}"
+    why = "durability step 2 failed (exit 1: 30 requests were allowed, then 429; 1.2 s later: 429; agreed were 200)"
+    how = "python3 -B checks/checks.py again"
+    seen = Evidence(f"durability step 2: {how}", "exit 0", "exit 1", False, clock.iso(), how)
+    clauses = (ClauseResult(Clause.DURABLE, ClauseState.FAILED, True, why, (seen,)),)
+    verdict = Verdict(VerdictKind.REFUTED, why, clauses, None, ("durable",))
+    await work.journal.append(Draft(EntryKind.VERDICT, why, why, body=verdict.to_dict()))
+    await work.journal.append(Draft(EntryKind.REPORT, why, f"# Closure report\n\n{why}", body={"headline": why}))
+    await work.queue.finish(
+        work.claim,
+        TicketStatus.ESCALATED,
+        Reason.REFUTED,
+        diagnosis=why,
+        session_id=work.session_id,
+        session_status="escalated",
+    )
+    later = Verdict(VerdictKind.REFUTED, "it does not answer", ())
+    audit = AuditLogDB(web.database)
+    again = await audit.journal(await audit.create_session(work.claim.ticket_id))
+    await again.append(
+        Draft(EntryKind.SESSION_START, "again", body={"judges": work.session_id}),
+        Draft(EntryKind.VERDICT, later.why, later.why, body=later.to_dict()),
+    )
+    client = await web.browser(Role.VIEWER)
+    page = await get(client, path)
+    assert "as said above" in page.text
+    assert "Diagnosis" not in page.text, "a later look at the work does not make it new"
+    assert page.text.count(why) == 3, "above, in the report, and in the history"
+    assert "<details><summary>The whole report" in (await client.get(path)).text, "what it says stands above it"
+    page = await get(client, f"{path}/evidence")
+    assert page.text.count(why) == 2, "in the line that unfolds it, and above"
+    assert "durable: as said above" in page.text
+    assert page.text.count(how) == 1, "what can be copied is not written beside it too"
+
+
+async def test_the_checks_alone_are_no_other_check(web: WebSite) -> None:
+    number = await task(web, "pytest -q")
+    spec = TaskSpec.model_validate((await TicketDB(web.database).get_ticket(number)).check_spec)
+    work = await attempt(web.database, number)
+    alone = spec.model_copy(update={"profile": "operator"})
+    await work.judge(judged(check_hash=alone.digest))
+    client = await web.browser(Role.VIEWER)
+    assert "another check" not in (await get(client, f"/tickets/{number}/evidence")).text
+    await work.judge(judged(check_hash=alone.model_copy(update={"checks": ()}).digest))
+    assert "judged by another check" in (await get(client, f"/tickets/{number}/evidence")).text
+
+
+async def test_commands_of_a_report_work_where_it_is_read(web: WebSite) -> None:
+    number = await task(web, "pytest -q")
+    work = await attempt(web.database, number)
+    lines = [
+        "# Closure report",
+        "An agent said \\`operator audit verify\\`, and ran:",
+        "      operator `operator audit verify`",
+        f"- All of it: `operator verify {number}` (`--checks-only` needs no model)",
+        f"- The whole session: `operator sessions show {work.session_id}`; its integrity: `operator audit verify`.",
+    ]
+    await work.journal.append(Draft(EntryKind.REPORT, "done", "\n\n".join(lines), body={"headline": "done"}))
+    await work.end(TicketStatus.ESCALATED, Reason.GAVE_UP)
+    page = (await (await web.browser(Role.VIEWER)).get(f"/tickets/{number}")).text
+    here = f"<code>operator --server {web.site.url}"
+    assert f"{here} verify {number}</code>" in page
+    assert f"{here} sessions show {work.session_id}</code>" in page
+    assert f"{here} audit verify</code>." in page
+    assert "said `operator audit verify`, and" in page, "what others wrote stays as it is"
+    assert "<pre><code>operator `operator audit verify`" in page
+
+
+async def test_an_address_with_a_wrong_number_is_nowhere(web: WebSite) -> None:
+    client = await web.browser(Role.VIEWER)
+    answer = await client.get("/tickets/abc", headers={"Accept": "text/html"})
+    assert answer.status_code == 404
+    assert "There is nothing at this address" in answer.text
+    assert (await client.get("/api/v1/tickets/abc")).status_code == 422
 
 
 async def test_pages_have_no_words_of_a_command_line(web: WebSite) -> None:

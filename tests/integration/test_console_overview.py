@@ -16,7 +16,7 @@ from operator_core.config import Settings
 from operator_core.db import usage
 from operator_core.db.fleet import set_draining
 from operator_core.db.queue import WorkQueue
-from operator_core.db.schema import agent_sessions, tickets, usage_totals, workers
+from operator_core.db.schema import agent_sessions, second_looks, tickets, usage_totals, workers
 from operator_core.db.tickets import TicketDB
 from operator_core.model.monitor import MONITOR_BLIND, Light, MonitorState
 from operator_core.model.person import Role
@@ -115,6 +115,23 @@ async def test_with_nothing_they_say_what_to_do(tmp_path: Path) -> None:
         assert "1 ticket waits for one." in words(await page(web, "/fleet"))
 
 
+async def test_the_fleet_counts_what_is_to_be_judged_again(web: WebSite) -> None:
+    ticket = (await TicketDB(web.database).open_ticket("disk", "full")).id or 0
+    await TicketDB(web.database).cancel_ticket(ticket)
+    row = {
+        "id": "look",
+        "ticket_id": ticket,
+        "checks_only": False,
+        "asked_by": "anna",
+        "asked_at": clock.iso(clock.now()),
+    }
+    async with web.database.begin() as c:
+        await c.execute(second_looks.insert(), row)
+    assert "No worker is there 1 is to be judged again." in words(await page(web, "/fleet"))
+    await WorkQueue(web.database).register("w1", 60.0, "box")
+    assert "To be judged again 1" in words(await page(web, "/fleet"))
+
+
 async def test_the_monitor_shows_what_was_seen_and_never_calls_unknown_green(web: WebSite) -> None:
     await look(web, "green", "3", back_s=120)
     await look(web, "red", "12", back_s=60)
@@ -204,13 +221,30 @@ async def test_one_bad_look_among_thousands_is_drawn(web: WebSite, hours: int, l
 
 
 async def test_a_fast_monitor_shows_the_whole_hour(web: WebSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(monitor._HOURS, "1", 30)
+    monkeypatch.setitem(monitor._BACK, "1", monitor._BACK["1"]._replace(single=30))
     for i in range(60):
         await look(web, "red" if i == 2 else "green", str(i), back_s=3500 - 58 * i)
     (chart,) = charts(row_of(await page(web, "/monitor"), ">depth<"))
     said = chart.get("aria-label") or ""
     assert said.startswith("60 looks in 1 h 00 min: 59 green, 1 red; values from 0 to 59")
     assert len([e for e in chart.iter() if e.get("class") == "red"]) == 1
+
+
+async def test_what_began_just_now_has_the_whole_chart(web: WebSite) -> None:
+    def reds(html: str) -> float:
+        (chart,) = charts(row_of(html, ">depth<"))
+        return sum(float(e.get("width", "0")) for e in chart.iter() if e.get("class") == "red")
+
+    for back in range(60, 0, -10):
+        await look(web, "red", "1", back_s=back)
+    short = await page(web, "/monitor")
+    assert "The last 10 min" in words(short)
+    assert 'id="hours-10m" href="/monitor?hours=10m" aria-current="true"' in short
+    assert 'hx-get="/monitor"' in short, "it grows with what is seen"
+    assert reds(short) > 5 * reds(await page(web, "/monitor?hours=1")) > 0
+    await look(web, "green", "1", back_s=1200, key="load")
+    assert "The last 1 h" in words(await page(web, "/monitor"))
+    assert "The last 10 min" in words(await page(web, "/monitor?hours=10m"))
 
 
 async def test_more_invariants_than_a_page_holds_are_behind_a_link(web: WebSite) -> None:
@@ -231,6 +265,7 @@ async def test_more_invariants_than_a_page_holds_are_behind_a_link(web: WebSite)
     assert "1 to 60 of 133" in words(await page(web, "/monitor?start=99999"))
 
 
+@pytest.mark.deep
 async def test_many_looks_and_many_invariants_make_no_large_page(web: WebSite) -> None:
     at = clock.now() - timedelta(minutes=50)
     tickets = TicketDB(web.database)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -230,6 +231,25 @@ async def test_a_result_is_timed_though_its_call_is_on_the_page_before(web: WebS
     await work.journal.append(result(1))
     rows = await page(web.client(Role.VIEWER), f"/sessions/{work.session_id}/rows?after=0")
     assert re.search(r"exit 0\s+\d+ ms", rows.text), rows.text
+
+
+async def test_what_was_just_said_is_not_said_again(web: WebSite) -> None:
+    work = await start_work(web.database)
+    params = {"command": "ls", "reasoning": "I look first."}
+    ran = Draft("tool_call", "shell: ls", tool_name="shell", tool_params=params, tool_use_id="t1", phase="worker_1")
+    usage = {"input_tokens": 2900, "output_tokens": 29, "cost_usd": 0.0}
+    await work.journal.append(
+        Draft("message", "reply, tool_use", meta={"usage": usage}, phase="worker_1"),
+        Draft("reasoning", "I look first.", "I look first.", phase="worker_1"),
+        ran,
+        Draft("tool_result", "exit 0, no output", '{"stdout": ""}', tool_name="shell", exit_code=0, tool_use_id="t1"),
+        replace(ran, tool_use_id="t2"),
+    )
+    text = (await page(web.client(Role.VIEWER), f"/sessions/{work.session_id}")).text
+    assert text.count("I look first.") == 2, "by the first call as what was said, by the other as why"
+    assert "exit 0, no output" not in text
+    assert "no output" in text
+    assert "reply, 2,900 tokens in, 29 out, $0.00" in " ".join(text.split())
 
 
 async def test_replay_shows_nothing_that_was_not_yet(web: WebSite) -> None:

@@ -279,6 +279,7 @@ class TestFailures:
             assert await chat.talk(chat.personal(), "hello") == FALLBACK
             assert len(chat.server.model_calls()) == 3
 
+    @pytest.mark.deep
     async def test_storms_lose_and_double_nothing(self, double: Double, tmp_path: Path) -> None:
         async with open_chat(double, FunctionBrain(creating), tmp_path, retry_s=60.0) as chat:
             rows = [chat.write(f"task {n}", conversation=f"c{n}") for n in range(6)]

@@ -433,6 +433,7 @@ async def test_a_service_that_is_gone_stops_no_work(here: Site) -> None:
     assert (ticket.status, ticket.cancel_requested) == (TicketStatus.RUNNING, False)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("times", [1, 2, 5])
 async def test_a_storm_claims_every_row_once(double: Double, tmp_path: Path, times: int) -> None:
     async with site(double, str(tmp_path / "a.db"), slots=20) as here:

@@ -156,6 +156,7 @@ async def test_rows_that_get_no_answer_keep_no_other_from_its_signs_of_life(
         assert len([line for line in here.said if "cannot be kept" in line]) <= 3
 
 
+@pytest.mark.deep
 async def test_rows_that_get_no_answer_keep_no_other_from_being_taken(double: Double, tmp_path: Path) -> None:
     async with site(double, str(tmp_path / "a.db"), slots=6, lease_s=16, poll_s=0.1, retry_s=60) as here:
         stuck = [here.seed(createdon=f"2026-01-0{day}T00:00:00Z") for day in (1, 2)]

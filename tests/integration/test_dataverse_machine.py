@@ -194,6 +194,7 @@ def test_a_configuration_that_cannot_be_read_starts_no_installation(box: Box) ->
     assert box.stage.calls() == []
 
 
+@pytest.mark.deep
 def test_setup_makes_the_configuration_where_it_was_asked_for(box: Box) -> None:
     for name in ("apt-get", "git", "bwrap", "az"):
         box.stage.player(name)
@@ -362,6 +363,7 @@ def test_the_sign_in_has_the_terminal(box: Box, double: Double) -> None:
     assert not on_terminal["auth status"]
 
 
+@pytest.mark.deep
 def test_verify_on_a_machine_that_is_complete_and_on_one_that_is_not(box: Box, double: Double) -> None:
     organisation(box, double)
     box.stage.player("git", "print('git version 2.99')")

@@ -203,6 +203,7 @@ def test_the_version_file_is_the_version_of_the_packages() -> None:
         assert f'\nversion = "{version}"\n' in project.read_text()
 
 
+@pytest.mark.deep
 def test_the_command_says_what_it_sees_and_does(world: World) -> None:
     def call(*words: str) -> subprocess.CompletedProcess[str]:
         # The program's own checkout is the one that is followed, so the sources are put into it.

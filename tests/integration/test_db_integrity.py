@@ -382,6 +382,7 @@ ATTACKS: list[Callable[[Victim, random.Random], Expected]] = [
 ]
 
 
+@pytest.mark.deep
 def test_every_one_of_10_000_random_mutations_is_found_and_the_first_problem_is_named(victim: Victim) -> None:
     rng = random.Random(20_261_121)
     clean = audit(victim.connection)

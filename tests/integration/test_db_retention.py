@@ -16,6 +16,7 @@ from operator_core.db import retention
 from operator_core.db.audit_log import AuditLogDB
 from operator_core.db.engine import Database
 from operator_core.db.integrity import verify
+from operator_core.db.ledger import recent_rows
 from operator_core.db.retention import KEY_NAME, create_key, load_key, prune
 from operator_core.errors import ConfigError
 from operator_core.model.entry import Draft
@@ -54,8 +55,9 @@ async def test_what_is_closed_goes_and_what_is_not_stays(store_url: str, tmp_pat
         planned = await prune(database, older_than=ALL, keep=None, state_dir=tmp_path / "state", dry_run=True)
         assert planned == ((resolved.session_id, standalone), 3, 0)
         assert not (tmp_path / "state").exists()
-        done = await prune(database, older_than=ALL, keep=None, state_dir=tmp_path / "state")
+        done = await prune(database, older_than=ALL, keep=None, state_dir=tmp_path / "state", actor="ann (cli)")
         assert done == planned
+        assert [row.body["actor"] for row in await recent_rows(database, before=2**62, limit=2)] == ["ann (cli)"] * 2
         assert await alone.entries(resolved.session_id) == []
         assert [len(await alone.entries(w.session_id)) for w in works] == [0, 2, 2, 2, 2, 2]
         assert (await alone.session(resolved.session_id)).entries == 2, "the head stays"

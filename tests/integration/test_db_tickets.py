@@ -141,9 +141,9 @@ async def test_whom_one_can_answer_and_whom_one_can_steer(db: TicketDB, store_ur
         ((fresh.id or 0) + 1, "steer", "`operator tickets reopen 2`"),
         (escalated.claim.ticket_id, "reply", "is escalated, so nobody reads"),
         (escalated.claim.ticket_id, "steer", "is escalated, so nobody reads"),
-        (running.claim.ticket_id, "reply", f"`operator steer {running.claim.ticket_id}`"),
-        (given_back.claim.ticket_id, "reply", f"`operator steer {given_back.claim.ticket_id}`"),
-        (waiting.claim.ticket_id, "steer", f"`operator reply {waiting.claim.ticket_id}`"),
+        (running.claim.ticket_id, "reply", f'`operator steer {running.claim.ticket_id} "…"`'),
+        (given_back.claim.ticket_id, "reply", f'`operator steer {given_back.claim.ticket_id} "…"`'),
+        (waiting.claim.ticket_id, "steer", f'`operator reply {waiting.claim.ticket_id} "…"`'),
     ]
     for number, word, sentence in refusals:
         with pytest.raises(TransitionRefused) as caught:

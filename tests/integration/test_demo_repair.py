@@ -30,6 +30,8 @@ from operator_core.scripted.rules import check as complaint
 from operator_core.verify.incident import IncidentCheck, verify_incident
 from tests.support import free_port, wait_until_async
 
+pytestmark = pytest.mark.deep  # `tests/e2e/test_demo.py` runs its acts
+
 TOOLS = [{"name": name, "input_schema": {"type": "object"}} for name in ("shell", "propose_resolution", "give_up")]
 Shell = Callable[[str], Awaitable[dict[str, Any]]]
 UNKNOWN = "interrupted; outcome unknown, check before repeating"

@@ -18,16 +18,9 @@ from operator_core.db.integrity import verify
 from operator_core.errors import ConfigError, NotFound, SystemPromptNotFound, TransitionRefused
 from operator_core.model.entry import Entry, EntryKind
 from operator_core.scripted import Brain, Call, FunctionBrain, Reply, Turn
-from operator_core.work.explore import (
-    PHASE,
-    Exploration,
-    Explored,
-    ExploreSession,
-    end_if_dead,
-    exploration_of,
-    is_held,
-)
+from operator_core.work.explore import Explored, ExploreSession
 from operator_core.work.explore_log import log_events
+from operator_core.work.explorers import PHASE, Exploration, end_if_dead, exploration_of, is_held
 from tests.support import wait_until_async
 from tests.support.context import assert_only_folds_were_sent, assert_sent_is_journaled
 from tests.support.rig import Rig, open_rig

@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from operator_core.model.entry import EntryKind
 from operator_core.model.ticket import TicketStatus
 from operator_core.scripted import FunctionBrain, Reply, Turn
@@ -69,6 +71,7 @@ async def test_each_conversation_has_a_mark_of_its_own(tmp_path: Path) -> None:
         assert {begun["verifier_1"]} == found["verifier"]
 
 
+@pytest.mark.deep
 async def test_the_partial_output_of_an_interrupted_command_is_marked(tmp_path: Path) -> None:
     told: list[str] = []
 

@@ -17,8 +17,8 @@ from operator_core.scripted import Reply, ScriptBrain
 from tests.support.rig import PROPOSE, Rig, command, open_rig, spec_of
 
 
-async def _verify(rig: Rig, check: CheckSpec, rate: float = 10.0) -> tuple[Ticket, Verdict]:
-    ticket = await rig.solve(check, clock=Clock(rate))  # so that its patience is a second
+async def _verify(rig: Rig, check: CheckSpec, rate: float = 1.0) -> tuple[Ticket, Verdict]:
+    ticket = await rig.solve(check, clock=Clock(rate))
     verdict = rig.conclusions[-1].report.verdict
     assert verdict is not None
     return ticket, verdict
@@ -155,20 +155,25 @@ async def test_green_for_a_moment_is_not_restored(tmp_path: Path) -> None:
     """It flickers: never green for the whole settle window."""
     flicker = "n=$(cat n 2>/dev/null || echo 0); echo $((n+1)) > n; test -e fixed && test $((n % 3)) -ne 0"
     async with open_rig(ScriptBrain([Reply(calls=(command("touch fixed"),)), PROPOSE]), tmp_path) as rig:
-        check = spec_of(rig.workspace, probe=flicker, settle_s=4.0, settle_observations=4)
-        ticket, verdict = await _verify(rig, check)
+        check = spec_of(rig.workspace, probe=flicker, settle_s=4.0, settle_observations=4, patience_s=None)
+        ticket, verdict = await _verify(rig, check, rate=10.0)
         assert (ticket.reason, verdict.failed) == ("refuted", ("restored",))
 
 
-async def test_a_service_that_comes_up_late_is_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("patience_s", "status"), [(None, "resolved"), (30.0, "resolved"), (0.4, "escalated"), (0.0, "escalated")]
+)
+async def test_a_service_that_comes_up_late_is_waited_for(
+    tmp_path: Path, patience_s: float | None, status: str
+) -> None:
     """The agent's processes are gone by then, so it is the world that needs its time."""
     late = (
         "test -e fixed || exit 1; test -e since || date +%s%N > since; "
         "test $(($(date +%s%N) - $(cat since))) -gt 1200000000"
     )
     async with open_rig(ScriptBrain([Reply(calls=(command("touch fixed"),)), PROPOSE]), tmp_path) as rig:
-        ticket, _ = await _verify(rig, spec_of(rig.workspace, probe=late), rate=1.0)
-        assert ticket.status == "resolved"
+        ticket, _ = await _verify(rig, spec_of(rig.workspace, probe=late, patience_s=patience_s))
+        assert ticket.status == status
 
 
 async def test_required_clauses_decide_and_others_are_reported(tmp_path: Path) -> None:

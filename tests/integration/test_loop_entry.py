@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from operator_core.model.ticket import TicketStatus
 from operator_core.scripted import Reply, ScriptBrain
 from tests.support import wait_until_async
@@ -35,6 +37,7 @@ def _start(folder: Path, audit: Path) -> subprocess.Popen[bytes]:
         )
 
 
+@pytest.mark.deep
 async def test_it_blocks_works_and_ends_on_sigint(tmp_path: Path) -> None:
     steps = [Reply(text="I fix it.", calls=(command("touch fixed; echo done"),)), PROPOSE]
     async with open_rig(ScriptBrain(steps), tmp_path) as rig:

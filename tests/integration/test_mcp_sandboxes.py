@@ -99,6 +99,7 @@ async def test_its_death_and_its_silence_are_results_and_it_starts_anew(
         await rig.assert_faithful()
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("place", ["gateway.started", "gateway.executed", "gateway.published"])
 async def test_a_call_is_made_at_most_once_though_its_worker_is_killed(
     sandbox: dict[str, Any], place: str, tmp_path: Path
@@ -138,6 +139,7 @@ async def test_landlock_has_none_and_says_so(tmp_path: Path, require_landlock: N
         assert not (rig.workspace / "noted").exists()
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(300)
 def test_as_somebody_else(unprivileged: Unprivileged, require_landlock: None) -> None:
     """As a user whom landlock holds."""

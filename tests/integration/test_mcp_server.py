@@ -311,7 +311,8 @@ async def test_it_passes_tokens_on_to_a_server(tmp_path: Path) -> None:
                     shown, _ = await ask(client, "show", ticket_id=made["id"])
                     assert shown["id"] == made["id"]
                 async with calling(url, there.tokens[Role.VIEWER]) as client:
-                    # The server knows the role, and says so.
+                    names = {tool.name for tool in (await client.list_tools()).tools}
+                    assert names == {"list", "show", "report", "audit_verify"}
                     assert "operator" in await refused(client, "submit", prompt="x")
                 async with httpx2.AsyncClient(timeout=30) as http:
                     wrong = {"Authorization": "Bearer op_000000000000_" + "x" * 43}

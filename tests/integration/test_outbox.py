@@ -14,6 +14,7 @@ from operator_core import clock
 from operator_core.cli.notify import when_next
 from operator_core.cli.output import seconds
 from operator_core.db.engine import Database
+from operator_core.db.ledger import recent_rows
 from operator_core.db.schema import outbox
 from operator_core.errors import NotFound, OperatorError, TransitionRefused
 from operator_core.notify.courier import Courier
@@ -189,7 +190,9 @@ async def test_what_will_never_go_out_is_kept_with_its_reason(store_url: str) ->
         (slip,) = await slips(database)
         assert (slip.error, slip.ended_at is not None) == ("a person canceled it", True)
         assert said == ["[Outbox] a: test is given up: a person canceled it"]
-        await again(database, slip.id)
+        await again(database, slip.id, actor="ann (cli)")
+        (row,) = await recent_rows(database, before=2**62, limit=1)
+        assert (row.kind, row.body["letter"], row.body["actor"]) == ("letter_again", slip.id, "ann (cli)")
         assert await courier.drain(10) == 0
         assert post.numbers("a") == [1, 2, 1]
         assert await slips(database) == []
@@ -197,6 +200,7 @@ async def test_what_will_never_go_out_is_kept_with_its_reason(store_url: str) ->
             await again(database, slip.id)
         with pytest.raises(NotFound):
             await again(database, 12345)
+        assert (await recent_rows(database, before=2**62, limit=1))[0].seq == row.seq
 
 
 async def test_a_mistake_of_ours_does_not_block_a_channel_for_ever(store_url: str) -> None:

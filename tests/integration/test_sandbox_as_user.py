@@ -13,6 +13,7 @@ from tests.support import Unprivileged
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="all of these tests run as an ordinary user already")
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("require_bubblewrap")
 def test_the_attacks_of_an_ordinary_user_fail_too(unprivileged: Unprivileged) -> None:
     files = ("tests/integration/test_sandbox_bubblewrap.py", "tests/integration/test_sandbox_shown_at.py")

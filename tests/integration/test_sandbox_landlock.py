@@ -47,6 +47,7 @@ def run(user: Unprivileged, body: str, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(600)
 def test_the_contract(unprivileged: Unprivileged) -> None:
     """Everything in ``test_sandbox_contract.py``, as a user whom landlock holds."""

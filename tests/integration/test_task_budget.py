@@ -19,7 +19,7 @@ from operator_core.model.task import TaskCheck, TaskSpec
 from operator_core.model.ticket import Reason, Ticket, TicketStatus
 from operator_core.model.usage import Usage
 from operator_core.scripted import Failure, Reply, Turn
-from operator_core.work.session import spent
+from operator_core.work.entries import spent
 from tests.support.rig import Rig, open_rig
 from tests.support.task_brain import done, role_of, run, task_brain, verdict
 from tests.support.task_sweep import role_of_request

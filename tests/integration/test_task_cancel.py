@@ -212,6 +212,7 @@ async def test_while_it_waits_for_a_person_its_files_follow(tmp_path: Path, stor
         await assert_canceled(rig, number)
 
 
+@pytest.mark.broad
 async def test_its_worker_was_killed_and_the_next_one_writes_the_files(tmp_path: Path, store_url: str) -> None:
     async def reply(turn: Turn) -> Reply:
         asking.set()
@@ -253,6 +254,7 @@ NOW: dict[str, tuple[dict[str, Any], tuple[TaskCheck, ...]]] = {
 }
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("where", NOW)
 async def test_now_ends_the_whole_tree_within_two_seconds(
     tmp_path: Path, store_url: str, require_bubblewrap: None, where: str

@@ -93,6 +93,6 @@ async def test_a_checker_that_has_not_seen_it_red_proves_nothing(tmp_path: Path)
         subject = Subject(
             name="plant", workspace=rig.workspace, plugin=f"{module}:Plant", checker=f"{module}:PatientChecker"
         )
-        check = CheckSpec.of(subject, Invariant(name="bad", settle_s=0, settle_observations=1))
+        check = CheckSpec.of(subject, Invariant(name="bad", settle_s=0, settle_observations=1, patience_s=0))
         ticket = await rig.solve(check, look_with_checker=Recheck().look)
         assert (ticket.status, ticket.reason) == (TicketStatus.ESCALATED, "unproven")

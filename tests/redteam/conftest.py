@@ -1,4 +1,4 @@
-"""Each campaign is fought once, by the first test that asks for it."""
+"""Each campaign is fought once, by the first test that asks for it, with the attacks that this run tries."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from tests.redteam.field import Attack, Seen, fight
 from tests.redteam.table import CAMPAIGNS
+from tests.support.depth import asked_of
 
 __all__ = ["Campaign"]
 
@@ -24,9 +25,8 @@ def campaign(
     async def ended(name: str, attack: Attack) -> Seen:
         fought = request.config.stash.setdefault(_FOUGHT, {})
         if name not in fought:
-            module = CAMPAIGNS[name]
-            every = (*module.ATTACKS, *module.CONTROLS, *module.LIMITS)
-            fought[name] = await fight(tmp_path_factory.mktemp(name), module.SETTINGS, every)
+            asked = asked_of(request.session, request.module.__name__, "attack")
+            fought[name] = await fight(tmp_path_factory.mktemp(name), CAMPAIGNS[name].SETTINGS, asked)
         return fought[name][attack.name]
 
     return ended

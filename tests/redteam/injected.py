@@ -170,7 +170,12 @@ async def _incident(rig: Rig, workspace: Path, channel: Channel, texts: dict[str
             allow_hosts=("example.net",) if network == "allowlist" else (),
         ),
         Invariant(
-            name=channel.key, probe=probe, settle_s=0.0, settle_observations=1, protect=Protect(files=("limit",))
+            name=channel.key,
+            probe=probe,
+            settle_s=0.0,
+            settle_observations=1,
+            patience_s=0.0,
+            protect=Protect(files=("limit",)),
         ),
     )
     now = clock.now()

@@ -14,6 +14,7 @@ from tests.redteam.injected import Injected, Witness, inject
 from tests.redteam.injection_table import PARTS, rows, written
 from tests.redteam.injections import CHANNELS, CONTROLS, LIMITS, Channel
 from tests.redteam.obedient import order
+from tests.support.depth import asked_of
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -26,10 +27,12 @@ EVERY = (*CHANNELS, *CONTROLS, *LIMITS)
 async def fought(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, require_bubblewrap: None
 ) -> Fought:
-    """All of them are tried once, by the first test that asks."""
+    """All that this run tries is tried once, by the first test that asks."""
     stash = request.config.stash
     if _FOUGHT not in stash:
-        stash[_FOUGHT] = await inject(tmp_path_factory.mktemp("injections"), EVERY)
+        stash[_FOUGHT] = await inject(
+            tmp_path_factory.mktemp("injections"), asked_of(request.session, request.module.__name__, "channel")
+        )
     return stash[_FOUGHT]
 
 

@@ -20,7 +20,7 @@ from operator_core.db.engine import Database
 from operator_core.db.schema import workers
 from operator_core.model.ticket import TicketStatus
 from operator_core.scripted import Call, Reply, ScriptBrain, unfence
-from operator_core.work.worker import serve
+from operator_core.work.process import serve
 from tests.support import wait_until_async
 from tests.support.rig import PROPOSE, command, open_rig, spec_of
 from tests.support.store import finish, start_work

@@ -3,8 +3,61 @@
 from __future__ import annotations
 
 import os
+import zlib
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
 
-__all__ = ["DEEP"]
+import pytest
+
+__all__ = ["DEEP", "asked_of", "left_out"]
 
 DEEP = os.environ.get("OPERATOR_DEEP_TESTS") == "1"
-"""Whether sweeps, storms and races go their whole length; `.ci/run` sets it."""
+"""Whether all parameters are tried, and sweeps, storms and races go their whole length; `.ci/run` sets it."""
+
+_BROAD = ("crash", "redteam")
+"""Folders whose tests try the same at many places."""
+_ONE_IN = 4
+_ENGINES = ("sqlite", "postgres")
+_CONTAINERS = {"require_docker", "docker_image", "require_product_image"}
+
+
+def left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """What the short form does not try.
+
+    That is what is marked ``deep`` or needs containers; three of four parameters of a test that is marked ``broad`` or
+    is in a broad folder; one of the two engines of any other. Which one stays is drawn from the name of the test:
+    always the same, and not the first of each.
+    """
+    out, families = [], defaultdict(list)
+    for item in items:
+        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if item.get_closest_marker("deep") or _CONTAINERS & set(getattr(item, "fixturenames", ())):
+            out.append(item)
+        elif params and (item.path.parent.name in _BROAD or item.get_closest_marker("broad")):
+            families[item.parent, _function(item)].append(item)
+        elif params.get("store_url", engine := _ENGINES[_drawn(item) % 2]) != engine:
+            out.append(item)
+    for family in families.values():
+        stays = _drawn(family[0]) % min(len(family), _ONE_IN)
+        out += [item for number, item in enumerate(family) if number % _ONE_IN != stays]
+    return out
+
+
+def _function(item: pytest.Item) -> str:
+    """Its name without parameters."""
+    return item.name.partition("[")[0]
+
+
+def _drawn(item: pytest.Item) -> int:
+    return zlib.crc32(_function(item).encode())
+
+
+def asked_of(session: pytest.Session, module: str, parameter: str) -> list[Any]:
+    """The values of a parameter that the tests of a module are asked to try in this run, each once."""
+    calls = [
+        item.callspec.params
+        for item in session.items
+        if isinstance(item, pytest.Function) and item.module.__name__ == module and hasattr(item, "callspec")
+    ]
+    return list({id(call[parameter]): call[parameter] for call in calls if parameter in call}.values())

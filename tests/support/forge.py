@@ -130,7 +130,7 @@ def _child(request: dict[str, Any]) -> None:
 
     from operator_core import failpoints
     from operator_core.errors import OperatorError
-    from operator_core.work.worker import serve
+    from operator_core.work.process import serve
 
     code = 1
     try:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from operator_core.config import Settings, StoreSettings, WorkerSettings
+from operator_core.db.claims import Claim
 from operator_core.db.engine import Database
 from operator_core.db.links import Links
-from operator_core.db.queue import Claim, WorkQueue
+from operator_core.db.queue import WorkQueue
 from operator_core.db.tickets import TicketDB
 from operator_core.model.ticket import Reason, Ticket, TicketStatus
 from operator_dataverse.client import Dataverse, StaticToken

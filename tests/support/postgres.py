@@ -10,6 +10,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +116,20 @@ class PostgresCluster:
         os.kill(server, signal.SIGQUIT)
         wait_until(lambda: not self._pid_file.exists(), timeout=30, what="the end of the PostgreSQL server")
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """The server says nothing in here, and breaks no connection: all of its processes are stopped."""
+        server = int(self._pid_file.read_text().splitlines()[0])
+        os.kill(server, signal.SIGSTOP)  # it starts no others from now on
+        stopped = [server, *_children(server)]
+        try:
+            for process in stopped[1:]:
+                _signal(process, signal.SIGSTOP)
+            yield
+        finally:
+            for process in reversed(stopped):
+                _signal(process, signal.SIGCONT)
+
     def stop(self) -> None:
         """End the server and remove its files; no error if that has happened."""
         if self._keeper is not None:
@@ -191,6 +207,16 @@ def _find_programs() -> Path:
     if found is None:
         raise PostgresMissing("PostgreSQL is not installed")
     return Path(found).resolve().parent
+
+
+def _children(parent: int) -> list[int]:
+    found = Path(f"/proc/{parent}/task/{parent}/children")
+    return [int(process) for process in found.read_text().split()]
+
+
+def _signal(process: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+        os.kill(process, number)
 
 
 def _server_user() -> pwd.struct_passwd | None:

@@ -9,9 +9,11 @@ from typing import Any
 
 from operator_core import clock
 from operator_core.config import Settings
-from operator_core.db.audit_log import AuditLogDB, Journal
+from operator_core.db.audit_log import AuditLogDB
+from operator_core.db.claims import Claim
 from operator_core.db.engine import Database
-from operator_core.db.queue import Claim, WorkQueue
+from operator_core.db.journal import Journal
+from operator_core.db.queue import WorkQueue
 from operator_core.db.tickets import TicketDB
 from operator_core.model.entry import Draft, EntryKind
 from operator_core.model.ticket import Reason, TicketStatus

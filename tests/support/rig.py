@@ -16,7 +16,6 @@ from operator_core.config import Settings
 from operator_core.db.audit_log import AuditLogDB
 from operator_core.db.engine import Database
 from operator_core.db.integrity import verify
-from operator_core.db.queue import WorkQueue
 from operator_core.db.tickets import TicketDB
 from operator_core.model.entry import Entry
 from operator_core.model.invariant import CheckSpec, CommandProbe, Invariant, Subject
@@ -24,7 +23,6 @@ from operator_core.model.ticket import InvariantViolation, Ticket
 from operator_core.redaction import Redactor
 from operator_core.scripted import Brain, Call, Reply, ScriptedServer
 from operator_core.work.session import Conclusion, SessionTools
-from operator_core.work.state import StateFolder
 from operator_core.work.worker import Worker
 
 __all__ = ["PROPOSE", "Rig", "command", "open_rig", "propose", "spec_of"]
@@ -44,8 +42,8 @@ PROPOSE = propose()
 
 
 def spec_of(workspace: Path, name: str = "file-exists", probe: str = "test -e fixed", **invariant: Any) -> CheckSpec:
-    """An invariant that looks for the file ``fixed`` in the workspace and settles at once."""
-    values: dict[str, Any] = {"settle_s": 0.0, "settle_observations": 1, **invariant}
+    """An invariant that looks for the file ``fixed`` in the workspace, and is settled or refuted at once."""
+    values: dict[str, Any] = {"settle_s": 0.0, "settle_observations": 1, "patience_s": 0.0, **invariant}
     return CheckSpec.of(
         Subject(name="subject", workspace=workspace),
         Invariant(name=name, probe=CommandProbe(type="command", command=f"cd {workspace} && {probe}"), **values),
@@ -108,11 +106,8 @@ class Rig:
     async def tools(self) -> AsyncIterator[SessionTools]:
         """What a session is given, for work outside of a worker."""
         engine = open_engine(self.settings.model)
-        state = StateFolder(self.settings, self.database)
         try:
-            yield SessionTools(
-                self.settings, self.audit, WorkQueue(self.database), engine, state, clock.Clock(), self.lines.append
-            )
+            yield SessionTools.on(self.database, self.settings, engine, self.lines.append)
         finally:
             await engine.close()
 

@@ -12,9 +12,11 @@ import asyncpg
 from sqlalchemy import make_url
 
 from operator_core import clock
-from operator_core.db.audit_log import AuditLogDB, Journal
+from operator_core.db.audit_log import AuditLogDB
+from operator_core.db.claims import Claim
 from operator_core.db.engine import Database
-from operator_core.db.queue import Claim, WorkQueue
+from operator_core.db.journal import Journal
+from operator_core.db.queue import WorkQueue
 from operator_core.db.tickets import TicketDB
 from operator_core.model.entry import Draft
 from operator_core.model.ticket import InvariantViolation, Reason, TicketStatus

@@ -40,7 +40,7 @@ WANTED = (
     "operator_core.cli.sessions",
     "operator_core.cli.play",
     "operator_core.cli.face",
-    "operator_core.work.worker",
+    "operator_core.work.process",
     "operator_core.agent_lab.agent_run",
     "operator_core.api.local",
     "operator_core.client.client",

@@ -22,7 +22,7 @@ __all__ = ["kill_at", "start_worker"]
 def start_worker(
     db: str, settings: Settings, output: Path, *, until_idle: bool = True, env: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start ``operator_core.work.worker.serve`` in a process.
+    """Start ``operator_core.work.process.serve`` in a process.
 
     Args:
         db: Path or URL of the store.
@@ -67,7 +67,7 @@ async def kill_at(rig: Rig, store: str, place: str, folder: Path) -> None:
 
 
 async def _main(db: str, settings: str, until_idle: str) -> None:
-    from operator_core.work.worker import serve
+    from operator_core.work.process import serve
 
     await serve(db, settings=Settings.model_validate_json(settings), until_idle=until_idle == "1")
 

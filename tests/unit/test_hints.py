@@ -9,8 +9,11 @@ import pytest
 
 from operator_core import clock
 from operator_core.agent_lab.naming import shown_model, speaker
+from operator_core.agent_lab.resting import AwaitingApproval
+from operator_core.cli.closing import Closing, question_about_a_call
 from operator_core.cli.hints import command, completed, remember
 from operator_core.cli.output import Output
+from operator_core.cli.submit import _tell
 from operator_core.config import ModelSettings
 from operator_core.db.messages import why_not_answered, why_not_steered
 from operator_core.model.ticket import Reason, Ticket, TicketKind, TicketStatus
@@ -84,13 +87,27 @@ def test_only_what_we_say_ourselves_is_completed() -> None:
     out = Output(text)
     out.line("[Scripted] Try `operator tickets list`.")
     out.say("#3 [Result (exit 0)] see `operator tickets list`")
-    out.say("#3 [Approval] answer with `operator approvals approve 12345678`")
     out.ours("See `operator tickets list`.")
     assert text.getvalue().splitlines() == [
         "[Scripted] Try `operator tickets list`.",
         "#3 [Result (exit 0)] see `operator tickets list`",
-        "#3 [Approval] answer with `operator --db a.db approvals approve 12345678`",
         "See `operator --db a.db tickets list`.",
+    ]
+
+
+def test_what_a_line_quotes_before_its_hint_is_shown_as_it_is() -> None:
+    remember(db="a.db")
+    text = io.StringIO()
+    out = Output(text)
+    why = "it runs `operator tickets cancel 5`; answer with `operator approvals approve 1`"
+    out.say(f"#3 [Approval] {AwaitingApproval('0123456789abcdef', f'a call of shell ({why})')}")
+    out.say(f"[Approval] {why}")
+    out.say("[Paused] (`operator tickets list`) go on with `operator explore resume s-1`")
+    assert text.getvalue().splitlines() == [
+        f"#3 [Approval] A person is asked to approve a call of shell ({why}); answer with `operator --db a.db "
+        "approvals approve 01234567` or `operator --db a.db approvals deny 01234567 --note TEXT`.",
+        f"[Approval] {why}",
+        "[Paused] (`operator tickets list`) go on with `operator --db a.db explore resume s-1`",
     ]
 
 
@@ -135,3 +152,20 @@ def test_a_ticket_that_waits_for_an_approval_names_the_question() -> None:
         assert said is not None
         assert "`operator approvals approve 01234567`" in said
         assert "`operator approvals deny 01234567 --note TEXT`" in said
+
+
+@pytest.mark.parametrize("reason", [Reason.NEEDS_APPROVAL, Reason.ASKED_A_PERSON])
+def test_what_waits_is_told_with_the_command_that_answers_it(
+    reason: Reason, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remember(db="a.db")
+    told = question_about_a_call("a person is asked about shell: It is dear.", "0123456789abcdef")
+    question = told if reason is Reason.NEEDS_APPROVAL else "Which one?"
+    _tell(Output(), {"id": 7, "status": "waiting_for_input", "reason": reason.value}, Closing("s-1", question=question))
+    said = capsys.readouterr().out
+    if reason is Reason.NEEDS_APPROVAL:
+        assert (
+            "A person is asked about shell: It is dear; answer with `operator --db a.db approvals approve 01234567`"
+            in said
+        )
+    assert ("`operator --db a.db reply 7" in said) is (reason is Reason.ASKED_A_PERSON)

@@ -42,7 +42,8 @@ def test_the_table_is_the_design() -> None:
             if new in TRANSITIONS[old]:
                 check_transition(1, old, new)
             else:
-                with pytest.raises(TransitionRefused, match=f"Ticket #1 is {old} and cannot become {new}"):
+                why = f"{old} already" if old is new else f"{old} and cannot become {new}"
+                with pytest.raises(TransitionRefused, match=f"Ticket #1 is {why}"):
                     check_transition(1, old, new)
 
 
@@ -82,6 +83,11 @@ def test_the_check_is_frozen_by_its_content() -> None:
     assert first.digest == CheckSpec.model_validate(json.loads(json.dumps(first.model_dump(mode="json")))).digest
     changed = subject.invariant[0].model_copy(update={"settle_s": 6.0})
     assert first.digest != CheckSpec.of(subject, changed).digest
+    patient = subject.invariant[0].model_copy(update={"patience_s": 60.0})
+    assert first.digest != CheckSpec.of(subject, patient).digest
+    assert "patience_s" not in first.model_dump(mode="json")["invariant"], (
+        "it came later than the tickets of some stores"
+    )
     other = subject.model_copy(update={"invariant": ()})
     assert first.digest == CheckSpec.of(other, subject.invariant[0]).digest, "other invariants are not part of it"
 

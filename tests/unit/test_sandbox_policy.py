@@ -243,6 +243,7 @@ def test_nothing_answered_is_nothing_verified(tmp_path: Path) -> None:
     assert set(holes) >= set(CORE)
 
 
+@pytest.mark.usefixtures("cold")
 def test_importing_the_room_imports_no_backend() -> None:
     code = (
         "import sys, operator_core.sandbox as s; s.Policy; "

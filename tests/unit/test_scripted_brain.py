@@ -341,6 +341,7 @@ def test_model_calls_are_found_by_the_beginning_of_the_model() -> None:
     assert [r.model for r in log.model_calls("claude-haiku")] == ["claude-haiku-5-5"]
 
 
+@pytest.mark.usefixtures("cold")
 def test_importing_the_brains_loads_no_web_stack() -> None:
     code = (
         "import sys, operator_core.scripted as s; s.ScriptBrain, s.Call;"

@@ -40,6 +40,22 @@ def test_an_address_waits_until_its_oldest_failure_is_over() -> None:
     assert limit.wait_s("192.0.2.1") == 0
 
 
+def test_those_that_are_being_looked_at_count_until_they_have_ended() -> None:
+    time = _Time()
+    limit = LoginLimit(per_address=3, together=100, window_s=60, time=time)
+    limit.failed("192.0.2.1")
+    with limit.trying("192.0.2.1"):
+        assert limit.wait_s("192.0.2.1") == 0
+        with limit.trying("192.0.2.1"):
+            assert limit.wait_s("192.0.2.1") == 1
+            assert limit.wait_s("192.0.2.2") == 0
+            time.at += 60
+            assert limit.wait_s("192.0.2.1") == 0, "what failed long ago counts no more"
+    with limit.trying("192.0.2.1"), limit.trying("192.0.2.1"), limit.trying("192.0.2.1"):
+        assert limit.wait_s("192.0.2.1") == 1
+    assert limit.wait_s("192.0.2.1") == 0, "those that succeeded cost nothing"
+
+
 def test_many_addresses_wait_together() -> None:
     time = _Time()
     limit = LoginLimit(per_address=3, together=10, window_s=60, time=time)

@@ -28,11 +28,12 @@ _BACKLOG = 512
 _TICK_S = 1.0
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, *, choose: str = "--port or `[web] port`") -> socket.socket:
     """A socket that listens there.
 
     Args:
         port: 0: any free one.
+        choose: How a person names another one.
 
     Raises:
         ConfigError: The address cannot be used.
@@ -51,7 +52,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise ConfigError(
-                f"Port {port} of {host} is in use; end what uses it, or choose another with --port or `[web] port`."
+                f"Port {port} of {host} is in use; end what uses it, or choose another with {choose}."
             ) from None
         raise ConfigError(
             f"Port {port} of {host} cannot be used ({error.strerror}); choose others with `[web] host` and `port`."

@@ -18,7 +18,7 @@ from operator_core.agent_lab.resting import Stopping
 from operator_core.agent_lab.summaries import Summarizer, summarize_text
 from operator_core.agent_lab.toolset import Blocks
 from operator_core.config import ModelSettings
-from operator_core.db.audit_log import Journal
+from operator_core.db.journal import Journal
 from operator_core.model.entry import Draft, EntryKind
 from operator_core.model.ticket import Ticket
 

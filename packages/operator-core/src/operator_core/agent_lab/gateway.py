@@ -19,7 +19,7 @@ from operator_core.agent_lab.history import Conversation
 from operator_core.agent_lab.live import LiveTail
 from operator_core.agent_lab.resting import AwaitingApproval
 from operator_core.agent_lab.summaries import summarize_text
-from operator_core.db.audit_log import Journal
+from operator_core.db.journal import Journal
 from operator_core.db.live_output import LiveOutputs
 from operator_core.errors import OperatorError
 from operator_core.failpoints import reach

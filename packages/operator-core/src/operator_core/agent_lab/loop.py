@@ -193,6 +193,6 @@ def run_agent_loop(db_path: Path | str, audit_dir: Path | None = None) -> None:
         db_path: The store.
         audit_dir: Also write one ``SessionAuditor`` file per session there.
     """
-    from operator_core.work.worker import serve  # the seed's entry point lives here, the worker one floor up
+    from operator_core.work.process import serve  # the seed's entry point lives here, the worker one floor up
 
     asyncio.run(serve(str(db_path), audit_dir=audit_dir, concurrency=1))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import BigInteger, Integer, Text, bindparam, func, or_, select
 from sqlalchemy.engine import Row
@@ -16,12 +18,12 @@ from operator_core.db.engine import Database
 from operator_core.db.ledger import body_of
 from operator_core.db.schema import agent_log_entries, agent_sessions, ledger, ledger_head, tickets, usage_totals
 from operator_core.db.usage import UsageTotals
-from operator_core.errors import StoreReadOnly
+from operator_core.errors import StoreError, StoreReadOnly
 from operator_core.model.digest import Digest, Line, Often
 from operator_core.model.entry import EntryKind
 from operator_core.model.ticket import Reason, TicketStatus, plain_diagnosis
 
-__all__ = ["make_digest"]
+__all__ = ["make_digest", "read_digest"]
 
 _PAGE = 1_000
 _LONGEST = 600
@@ -29,6 +31,7 @@ _LISTED = 15
 _SKEW = timedelta(minutes=5)
 _COUNTING_S = 20.0
 _TOP = 5
+_MOST_WAITING = 4
 
 _HEAD = select(ledger_head.c.seq).where(ledger_head.c.id == 1)
 _AT = select(ledger.c.at).where(ledger.c.seq == bindparam("seq", type_=BigInteger))
@@ -82,6 +85,50 @@ _SPENT = (
         or_(agent_sessions.c.ended_at.is_(None), agent_sessions.c.ended_at >= bindparam("since", type_=Text)),
     )
 )
+
+
+class _Line:
+    """Those who wait for a digest: one is made at a time, because a year of a busy store takes seconds to read.
+
+    Attributes:
+        waiting: What was not begun yet, by where it begins.
+    """
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.waiting: dict[datetime, asyncio.Task[Digest]] = {}
+
+
+_LINES: WeakKeyDictionary[Database, _Line] = WeakKeyDictionary()
+
+
+async def read_digest(database: Database, since: datetime) -> Digest:
+    """What happened since then; who asks for the same while it waits for its turn gets the same.
+
+    Raises:
+        StoreError: Too many others wait already, or the store cannot be read.
+    """
+    line = _LINES.setdefault(database, _Line())
+    task = line.waiting.get(since)
+    if task is None:
+        if len(line.waiting) >= _MOST_WAITING:
+            raise StoreError("Several others wait for a digest already; ask again in a moment.")
+        task = line.waiting[since] = database.beside(_in_turn(database, line, since))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    # Who goes away does not take it from the others.
+    return await asyncio.shield(task)
+
+
+async def _in_turn(database: Database, line: _Line, since: datetime) -> Digest:
+    try:
+        await line.turn.acquire()
+    finally:
+        # Who asks from now on wants to read of what happens from now on, too.
+        del line.waiting[since]
+    try:
+        return await make_digest(database, since)
+    finally:
+        line.turn.release()
 
 
 async def make_digest(database: Database, since: datetime, until: datetime | None = None) -> Digest:

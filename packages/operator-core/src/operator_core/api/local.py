@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 from operator_core import clock
 from operator_core.api import acts
@@ -15,7 +13,7 @@ from operator_core.api.asking import known_session, known_ticket, limited, stora
 from operator_core.api.briefs import read_briefs
 from operator_core.api.checking import check_chain
 from operator_core.api.costs import read_costs
-from operator_core.api.digest import make_digest
+from operator_core.api.digest import read_digest
 from operator_core.api.listing import read_board, read_sessions, read_tickets, read_workers
 from operator_core.api.models import (
     ApprovalView,
@@ -55,7 +53,6 @@ _LONGEST_LIST = 500
 _ENTRIES = 1000
 _CHARS = 20_000_000
 _LONGEST_DIGEST = timedelta(days=366)
-_DIGESTS: WeakKeyDictionary[Database, asyncio.Lock] = WeakKeyDictionary()
 _BY = ("ticket", "model", "phase", "day")
 
 
@@ -204,9 +201,7 @@ class LocalApi:
         now = clock.now()
         if since > now:
             raise ConfigError("The digest begins in the future; give a moment that is over.")
-        # A year of a busy store takes seconds to read: whoever asks at the same time waits.
-        async with _DIGESTS.setdefault(self.database, asyncio.Lock()):
-            return await make_digest(self.database, max(since, now - _LONGEST_DIGEST))
+        return await read_digest(self.database, max(since, now - _LONGEST_DIGEST))
 
     async def approvals(self, *, pending: bool = True, limit: int = 100) -> list[ApprovalView]:
         """Calls that wait for a person; ``pending=False``: also those that were answered."""

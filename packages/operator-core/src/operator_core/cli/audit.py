@@ -184,7 +184,9 @@ def prune(
 
         async with open_store(context) as database:
             folder = StateFolder.locate(invocation(context).settings, database)
-            return await prune_store(database, older_than=age, keep=keep, state_dir=folder, dry_run=dry_run)
+            return await prune_store(
+                database, older_than=age, keep=keep, state_dir=folder, dry_run=dry_run, actor="person (cli)"
+            )
 
     gone = run(work())
     out = Output()

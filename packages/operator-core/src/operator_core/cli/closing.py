@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from operator_core.cli.hints import command
 from operator_core.model.entry import EntryKind
 
 if TYPE_CHECKING:
     from operator_core.db.engine import Database
 
-__all__ = ["Closing", "closing_of"]
+__all__ = ["Closing", "closing_of", "question_about_a_call"]
 
 
 _ATTEMPTS = 100
-_APPROVE = "{}; answer with `operator approvals approve {id}` or `operator approvals deny {id} --note TEXT`."
 
 
 class Closing(NamedTuple):
@@ -33,6 +33,18 @@ class Closing(NamedTuple):
     report: dict[str, Any] | None = None
     question: str | None = None
     folder: str | None = None
+
+
+def question_about_a_call(told: str, approval_id: str) -> str:
+    """What a ticket asks that waits for a word on a call, and how to say it here.
+
+    Args:
+        told: What its journal says: who is asked about what, and why.
+        approval_id: At least the first eight characters of it.
+    """
+    said, which = told.rstrip("."), approval_id[:8]
+    yes, no = command(f"approvals approve {which}"), command(f"approvals deny {which} --note TEXT")
+    return f"{said[:1].upper()}{said[1:]}; answer with `{yes}` or `{no}`."
 
 
 async def closing_of(database: Database, ticket_id: int) -> Closing | None:
@@ -59,8 +71,8 @@ async def closing_of(database: Database, ticket_id: int) -> Closing | None:
             closing = closing._replace(question=(entry.raw_content or entry.content) if asked else None)
         elif entry.entry_type == EntryKind.APPROVAL:
             asked = data.get("event") == "asked"
-            which = str(data.get("approval", "ID"))[:8]
-            closing = closing._replace(question=_APPROVE.format(entry.content, id=which) if asked else None)
+            which = str(data.get("approval", "ID"))
+            closing = closing._replace(question=question_about_a_call(entry.content, which) if asked else None)
         elif isinstance(data.get("folder"), str):
             closing = closing._replace(folder=data["folder"])
     return closing

@@ -67,11 +67,14 @@ class Invocation:
         path = self.token_file.expanduser()
         try:
             with path.open("rb") as file:
-                return file.read(_TOKEN_BYTES).decode("ascii").strip()
+                found = file.read(_TOKEN_BYTES).decode("ascii").strip()
         except OSError as error:
             raise ConfigError(f"The token file {path} cannot be read ({error.strerror}); check --token-file.") from None
         except UnicodeDecodeError:
-            raise ConfigError(f"The file {path} holds no token; check --token-file.") from None
+            found = ""
+        if not found:
+            raise ConfigError(f"The file {path} holds no token; check --token-file.")
+        return found
 
 
 def invocation(context: typer.Context) -> Invocation:

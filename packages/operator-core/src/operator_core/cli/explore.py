@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from operator_core.db.engine import Database
     from operator_core.db.explorers import ExplorerInfo
     from operator_core.model.entry import Entry
-    from operator_core.work.explore import Exploration, Explored, ExploreSession
+    from operator_core.work.explore import Explored, ExploreSession
+    from operator_core.work.explorers import Exploration
 
 __all__ = ["app"]
 
@@ -95,7 +96,7 @@ def run_(
     """
     import sys
 
-    from operator_core.work.explore import Exploration, exploration_of
+    from operator_core.work.explorers import Exploration, exploration_of
 
     out = Output(sys.stderr if as_json else None)
     loaded = invocation(context).load()
@@ -242,12 +243,8 @@ async def _explore(
     settings: Settings, database: Database, exploration: Exploration, found: str | None, out: Output
 ) -> Explored | None:
     from operator_core.agent_lab.engine import open_engine
-    from operator_core.clock import Clock
-    from operator_core.db.audit_log import AuditLogDB
-    from operator_core.db.queue import WorkQueue
     from operator_core.work.explore import ExploreSession
     from operator_core.work.session import SessionTools
-    from operator_core.work.state import StateFolder
 
     engine = open_engine(settings.model)
 
@@ -255,16 +252,7 @@ async def _explore(
         out.say(database.redactor.text(line))
 
     try:
-        tools = SessionTools(
-            settings,
-            AuditLogDB(database),
-            WorkQueue(database),
-            engine,
-            StateFolder(settings, database),
-            Clock(),
-            say,
-        )
-        explorer = ExploreSession(tools, exploration, found)
+        explorer = ExploreSession(SessionTools.on(database, settings, engine, say), exploration, found)
         say(f"Exploring {exploration.workspace}; Ctrl-C lets it rest after its turn.")
         return await _until_told(explorer, say)
     finally:
@@ -345,7 +333,7 @@ async def _model_server(
 def _want(context: typer.Context, session: str | None, wanted: str) -> None:
     async def work() -> str:
         from operator_core.db.explorers import Explorers, Wanted
-        from operator_core.work.explore import end_if_dead, is_alive
+        from operator_core.work.explorers import end_if_dead, is_alive
 
         async with open_store(context) as database:
             info = await _chosen(database, session, running=True)
@@ -380,7 +368,7 @@ async def _chosen(database: Database, session: str | None, *, running: bool) -> 
 def _told(info: ExplorerInfo, entries: list[Entry]) -> dict[str, Any]:
     from operator_core.agent_lab.history import fold
     from operator_core.model.entry import EntryKind
-    from operator_core.work.explore import PHASE, is_held, start_of
+    from operator_core.work.explorers import PHASE, is_held, start_of
 
     start = start_of(entries) or {}
     workspace = start.get("workspace")

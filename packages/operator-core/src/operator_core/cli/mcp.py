@@ -66,11 +66,12 @@ async def _over_http(context: typer.Context, call: Invocation, write: bool, port
     if call.server is not None:
         gate = ServerGate(call.server)
         try:
-            await serve_http(gate, listen("127.0.0.1", port), until_signal(), say, write=write, most=most)
+            listener = listen("127.0.0.1", port, choose="--port")
+            await serve_http(gate, listener, until_signal(), say, write=write, most=most)
         finally:
             await gate.close()
         return
     async with open_store(context) as database:
         nobody = LocalApi(database, loaded.settings, Actor("nobody", Role.VIEWER, "mcp"), loaded=loaded)
-        listener = listen("127.0.0.1", port)
+        listener = listen("127.0.0.1", port, choose="--port")
         await serve_http(StoreGate(nobody), listener, until_signal(), say, write=write, most=most)

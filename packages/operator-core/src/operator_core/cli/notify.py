@@ -104,7 +104,7 @@ def again(
         from operator_core.notify.outbox import again as once_more
 
         async with open_store(context) as database:
-            await once_more(database, letter)
+            await once_more(database, letter, actor="person (cli)")
 
     run(work())
     Output().ours(f"Letter {letter} goes out as soon as a server runs (`operator serve`).")

@@ -46,6 +46,11 @@ _STYLES = (
     ("### ", "bold"),
 )
 _OF_TICKET = re.compile(r"#\d+ ")
+# How the lines end that say what to type; what they quote before it is of others.
+_HINT = re.compile(
+    r"`operator (?:approvals approve [^` ]+` or `operator approvals deny [^` ]+ --note TEXT`\."
+    r"|explore resume [^` ]+`)\Z"
+)
 _ADVISES = ("[Approval]", "[Paused]")
 
 
@@ -90,8 +95,8 @@ class Output:
         """As :meth:`line`, for a process that must go on when nobody reads its output any more."""
         if self._deaf:
             return
-        if _bare(text).startswith(_ADVISES):
-            text = completed(text)
+        if _bare(text).startswith(_ADVISES) and (hint := _HINT.search(text)):
+            text = text[: hint.start()] + completed(hint[0])
         try:
             self.line(text)
         except (OSError, ValueError):

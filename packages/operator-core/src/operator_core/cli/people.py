@@ -35,6 +35,8 @@ def steer(context: typer.Context, ticket_id: TicketId, text: Text, as_json: AsJs
 
 def _say(context: typer.Context, ticket_id: int, text: str, as_json: bool, *, answer: bool) -> None:
     words = spoken(text)
+    if not words.strip():
+        raise ConfigError("The message must say something; write it behind the number of the ticket.")
 
     async def ask() -> tuple[dict[str, Any], str | None]:
         from operator_core.cli.remote import nobody_works_there, ticket_data

@@ -51,7 +51,7 @@ def ticket_data(ticket: TicketDetail) -> dict[str, Any]:
         "headline": own and own["headline"],
         "markdown": own and own["markdown"],
         "report": (own and own["data"]) or None,
-        "question": data["question"],
+        "question": data["question"] or _call_in_question(ticket),
         "folder": data["folder"],
     }
     data["history"] = [
@@ -59,6 +59,15 @@ def ticket_data(ticket: TicketDetail) -> dict[str, Any]:
         for event in data["history"]
     ]
     return data
+
+
+def _call_in_question(ticket: TicketDetail) -> str | None:
+    from operator_core.cli.closing import question_about_a_call
+
+    asked = next((one for one in ticket.approvals if one.state == "pending"), None)
+    if asked is None:
+        return None
+    return question_about_a_call(f"a person is asked about {asked.tool}: {asked.why}", asked.id)
 
 
 def _told(event: dict[str, Any]) -> dict[str, Any]:

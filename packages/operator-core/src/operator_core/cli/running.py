@@ -155,7 +155,7 @@ def agent_start(context: typer.Context, until_idle: UntilIdle = False, audit_dir
 def _serve(settings: Settings, until_idle: bool, audit_dir: Path | None) -> None:
     async def work() -> None:
         from operator_core.cli.doctor import try_sandbox
-        from operator_core.work.worker import serve
+        from operator_core.work.process import serve
 
         out = Output()
         await try_sandbox(settings)  # now, and not when the first ticket comes
@@ -183,7 +183,8 @@ def _with_concurrency(settings: Settings, concurrency: int | None) -> Settings:
 def _something_to_watch(settings: Settings) -> None:
     if not settings.subject:
         raise ConfigError(
-            "Nothing is configured to be watched; add a [[subject]] to operator.toml (`operator init` has one)."
+            "Nothing is configured to be watched; add a [[subject]] to operator.toml (`operator init` has one), or use "
+            "`operator worker run` and `operator serve`, which need none."
         )
 
 

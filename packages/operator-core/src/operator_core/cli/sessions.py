@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from operator_core.cli.context import AsJson, run
+from operator_core.cli.away import Away
+from operator_core.cli.context import AsJson, invocation, run
 from operator_core.cli.output import Output, dumps, seconds, style_of
 from operator_core.cli.remote import open_journal
+from operator_core.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from operator_core.db.audit_log import SessionInfo
@@ -123,15 +126,25 @@ async def _tail(context: typer.Context, session_id: str, follow: bool, lines: in
             for line in entry_lines(entry):
                 out.line(line, style=_style(line))
 
+    there = invocation(context).server is not None
+    away = Away(Output(sys.stderr).ours)
     async with open_journal(context) as audit:
         session = await audit.session(session_id)
         entries = await audit.entries(session_id)
         put(entries[len(entries) - min(lines, len(entries)) :])
         seen = entries[-1].seq if entries else -1
         while follow:
-            # The state is read before the entries, so that the last ones are not missed.
-            session = await audit.session(session_id)
-            news = await audit.entries(session_id, after=seen)
+            try:
+                # The state is read before the entries, so that the last ones are not missed.
+                session = await audit.session(session_id)
+                news = await audit.entries(session_id, after=seen)
+                away.over()
+            except StoreUnavailable as error:
+                if not there:
+                    raise
+                away.met(error)
+                await asyncio.sleep(_LOOK_S)
+                continue
             put(news)
             seen = news[-1].seq if news else seen
             if session.status != "running":

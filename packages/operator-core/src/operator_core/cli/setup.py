@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from operator_core.cli.context import AsJson, invocation, run
+from operator_core.cli.hints import remember
 from operator_core.cli.output import Output
 from operator_core.errors import ConfigError
 
@@ -46,6 +47,7 @@ _EXAMPLE = """\
 # probe = { type = "http", url = "http://127.0.0.1:8080/health", timeout_s = 3.0 }
 # grace_s = 10.0                   # how long it must be violated before a ticket opens
 # settle_s = 10.0                  # how long it must be green before it counts as restored
+# patience_s = 60.0                # how long it may take to come up after a repair
 # verify = ["curl -fsS http://127.0.0.1:8080/cart"]               # it does its work again
 # protect = { files = ["limits.toml"], commands = ["cat prices"] }  # what a repair must not touch
 # durability = { commands = ["touch run/restart && sleep 5"] }    # and it lasts
@@ -56,6 +58,40 @@ _EXAMPLE = """\
 # name = "deploy-api"
 # env = "DEPLOY_TOKEN"             # of the worker; never of a sandbox
 # hosts = ["deploy.example.org"]   # the agent asks for http://deploy.example.org/..., the proxy adds the header and TLS
+#
+# # Calls that wait for a person's word: docs/approvals.md.
+#
+# [[approvals.rule]]
+# decision = "ask"
+# tool = "shell"
+# matches = { command = "systemctl (re)?start" }
+# why = "It touches what customers use."
+#
+# # Who is told: docs/notifications.md.
+#
+# [[notify.channel]]
+# name = "pager"
+# kind = "webhook"
+# url = "https://pager.example.org/operator"
+# secret_env = "PAGER_SECRET"      # at least 16 characters
+#
+# [[notify.rule]]                  # waits for somebody, was escalated, was resolved
+# channels = ["pager"]
+#
+# # What comes in: docs/intake.md.
+#
+# [[intake]]
+# name = "alerts"                  # at /api/v1/intake/alerts
+# kind = "alertmanager"
+# secret_env = "ALERTS_SECRET"     # at least 16 characters
+#
+# # Tools of a server of yours for the agents: docs/mcp.md.
+#
+# [[mcp_server]]
+# name = "rota"
+# command = "python3"
+# args = ["/opt/rota/rota.py"]
+# readable = ["/opt/rota"]
 """
 
 
@@ -93,6 +129,9 @@ def init(
             return database.name, bool(await TicketDB(database).list_tickets(limit=1))
 
     name, used = run(work())
+    if given.config is None and folder != Path():
+        # What is typed next is typed here, and reads another file, or none.
+        remember(db=given.db, config=path)
     out = Output()
     if as_json:
         out.json({"config": str(path), "database": name})

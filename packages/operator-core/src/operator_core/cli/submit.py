@@ -83,6 +83,8 @@ def submit(
     if follow and as_json:
         raise ConfigError("--json prints one document at the end, so there is nothing to --follow; leave one out.")
     words = spoken(prompt)
+    if not words.strip():
+        raise ConfigError("The prompt must say what is to be done.")
     there = invocation(context).server is not None
     out = Output()
     options: dict[str, Any] = {
@@ -181,9 +183,9 @@ def _tell(out: Output, ticket: dict[str, Any], closing: Closing | None) -> None:
     out.line(f"Ticket #{number} is {ticket['status']}: {ticket['reason']}.")
     if ticket["status"] == TicketStatus.WAITING_FOR_INPUT:
         if closing and closing.question:
-            by_us = ticket["reason"] == Reason.NEEDS_APPROVAL.value
-            (out.ours if by_us else out.line)(closing.question)
-        out.ours(f'Answer with `operator reply {number} "…"`.')
+            out.line(closing.question)
+        if ticket["reason"] != Reason.NEEDS_APPROVAL.value:
+            out.ours(f'Answer with `operator reply {number} "…"`.')
     elif closing and closing.headline:
         out.line(closing.headline)
     if closing and closing.folder:

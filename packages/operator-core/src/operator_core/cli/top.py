@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sys
 from importlib.util import find_spec
 from typing import Annotated
@@ -28,6 +30,9 @@ def top(
         from operator_core.tui.app import Top
 
         async with open_api(context) as api:
-            await Top(api, pause_s=interval).run_async()
+            shown = Top(api, pause_s=interval)
+            # Else it would end at once, and leave the terminal in the other screen.
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, shown.call_later, shown.action_quit)
+            await shown.run_async()
 
     run(work())

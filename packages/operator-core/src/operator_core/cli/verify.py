@@ -10,7 +10,7 @@ import typer
 
 from operator_core.cli.context import AsJson, invocation, open_server, open_store, run
 from operator_core.cli.output import Output
-from operator_core.errors import ConfigError
+from operator_core.errors import ConfigError, StoreUnavailable
 
 if TYPE_CHECKING:
     from operator_core.api.models import SecondLookView, TicketDetail, VerdictView
@@ -65,15 +65,11 @@ async def _here(
     quiet: bool,
 ) -> dict[str, Any]:
     from operator_core.agent_lab.engine import open_engine, unused_engine
-    from operator_core.clock import Clock
-    from operator_core.db.audit_log import AuditLogDB
-    from operator_core.db.queue import WorkQueue
     from operator_core.db.tickets import TicketDB
     from operator_core.model.task import TaskCheck
     from operator_core.monitor.recheck import Recheck
     from operator_core.work.rejudge import rejudge
     from operator_core.work.session import SessionTools
-    from operator_core.work.state import StateFolder
     from operator_core.work.submit import usable_check
 
     settings = invocation(context).settings
@@ -87,16 +83,8 @@ async def _here(
             alone = f"The checks alone need no model: `operator verify {ticket_id} --checks-only`."
             raise ConfigError(f"{error} {alone}") from None
         try:
-            tools = SessionTools(
-                settings,
-                AuditLogDB(database),
-                WorkQueue(database),
-                engine,
-                StateFolder(settings, database),
-                Clock(),
-                (lambda line: None) if quiet else out.say,
-                Recheck().look,
-            )
+            say = (lambda line: None) if quiet else out.say
+            tools = SessionTools.on(database, settings, engine, say, look_with_checker=Recheck().look)
             checks = None if check is None else [TaskCheck(command=usable_check(command)) for command in check]
             return _document(
                 ticket_id, await rejudge(tools, ticket_id, checks=checks, model=model, checks_only=checks_only)
@@ -126,9 +114,11 @@ async def _there(
 
 
 async def _ended(server: Client, ticket: TicketDetail, out: Output, *, quiet: bool) -> SecondLookView | None:
+    from operator_core.cli.away import Away
     from operator_core.cli.until import until_signal
 
     asked, stop, told = ticket.second_looks[0].id, until_signal(), ""
+    away = Away((lambda line: None) if quiet else out.ours)
     try:
         while True:
             look = next((one for one in ticket.second_looks if one.id == asked), None)
@@ -146,7 +136,11 @@ async def _ended(server: Client, ticket: TicketDetail, out: Output, *, quiet: bo
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
                     await stop.wait()
-            ticket = await server.ticket(ticket.id)
+            try:
+                ticket = await server.ticket(ticket.id)
+                away.over()
+            except StoreUnavailable as error:
+                away.met(error)
     finally:
         out.working(None)
 

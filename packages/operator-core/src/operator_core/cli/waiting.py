@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from operator_core.cli.output import Output, style_of
-from operator_core.errors import OperatorError
+from operator_core.errors import OperatorError, StoreUnavailable
 from operator_core.model.ticket import Ticket, TicketStatus
 
 if TYPE_CHECKING:
@@ -95,26 +95,32 @@ async def wait_for(
 async def wait_there(
     client: Client, ticket_id: int, out: Output, *, follow: bool, say: Callable[[str], None]
 ) -> TicketDetail | None:
-    """As :func:`wait_for`, on a server; nothing is worked on here."""
+    """As :func:`wait_for`, on a server, which may be away for some minutes; nothing is worked on here."""
+    from operator_core.cli.away import Away
     from operator_core.cli.remote import ServerJournal, nobody_works_there
     from operator_core.cli.until import until_signal
 
-    journal, stop, told = Live(ServerJournal(client), out), until_signal(), ""
+    journal, stop, told, away = Live(ServerJournal(client), out), until_signal(), "", Away(say)
     try:
         while True:
-            # The state is read before the journal, so that its last lines are not missed.
-            ticket = await client.ticket(ticket_id)
-            if follow:
-                await journal.show(ticket_id)
-            if ticket.status in ENDS:
-                return ticket
+            try:
+                # The state is read before the journal, so that its last lines are not missed.
+                ticket = await client.ticket(ticket_id)
+                if follow:
+                    await journal.show(ticket_id)
+                if ticket.status in ENDS:
+                    return ticket
+                line = await nobody_works_there(client, ticket.pinned_to) or "A worker that is running works on it."
+            except StoreUnavailable as error:
+                away.met(error)
+            else:
+                away.over()
+                if line != told and not stop.is_set():
+                    say(line)
+                    told = line
+                out.working(None if follow else f"Ticket #{ticket_id} is {ticket.status.value} …")
             if stop.is_set():
                 return None
-            line = await nobody_works_there(client, ticket.pinned_to) or "A worker that is running works on it."
-            if line != told:
-                say(line)
-                told = line
-            out.working(None if follow else f"Ticket #{ticket_id} is {ticket.status.value} …")
             try:
                 async with asyncio.timeout(_LOOK_THERE_S):
                     await stop.wait()

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 from urllib.parse import quote
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from operator_core import clock
 from operator_core.api.models import (
@@ -37,6 +37,7 @@ from operator_core.client.events import StreamEvent
 from operator_core.client.http import Http
 from operator_core.errors import ConfigError, StoreUnavailable
 from operator_core.model.digest import Digest
+from operator_core.model.person import Role
 from operator_core.text import clip, printable
 
 __all__ = ["Client"]
@@ -44,6 +45,13 @@ __all__ = ["Client"]
 _API = "/api/v1"
 _MOST_FILE = 4_000_000
 _AGAIN_S = (0.5, 1.0, 2.0, 5.0)
+
+
+class _Me(BaseModel):
+    role: Role
+
+
+_ME = TypeAdapter(_Me)
 _TICKET = TypeAdapter(TicketDetail)
 _APPROVALS = TypeAdapter(list[ApprovalView])
 _WORKERS = TypeAdapter(list[WorkerView])
@@ -79,6 +87,10 @@ class Client:
         await self._http.__aexit__(kind, error, trace)
 
     # ---- reading
+
+    async def role(self) -> Role:
+        """What its token may do there."""
+        return (await self._http.get(f"{_API}/me", _ME)).role
 
     async def board(self) -> Board:
         """As :meth:`~operator_core.api.protocol.Api.board`."""

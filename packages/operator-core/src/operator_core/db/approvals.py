@@ -20,8 +20,8 @@ from sqlalchemy.sql.selectable import Select
 
 from operator_core import clock
 from operator_core.db import ledger
-from operator_core.db.audit_log import Journal
-from operator_core.db.queue import Claim, WorkQueue
+from operator_core.db.claims import Claim, Claims
+from operator_core.db.journal import Journal
 from operator_core.db.schema import agent_sessions, approvals, tickets
 from operator_core.db.schema import ledger as ledger_rows
 from operator_core.db.ticket_rows import TicketRows
@@ -362,9 +362,9 @@ class Approvals(TicketRows):
             False when it was answered meanwhile, its time is over, a person canceled, or the ticket is not ours.
         """
         async with self.database.begin() as c:
-            queue = WorkQueue(self.database)
+            claims = Claims(self.database)
             try:
-                ticket = await queue.hold_in(c, claim)
+                ticket = await claims.hold_in(c, claim)
             except Fenced:
                 return False
             now = clock.now()
@@ -373,7 +373,7 @@ class Approvals(TicketRows):
             if found is None or found.state != "pending" or ticket.cancel_requested:
                 return False
             wait_ms = int((found.expires_at - now) / timedelta(milliseconds=1)) + _SPARE_MS
-            await queue.rest_in(c, claim, ticket.session_id, Reason.NEEDS_APPROVAL, wait_ms)
+            await claims.rest_in(c, claim, ticket.session_id, Reason.NEEDS_APPROVAL, wait_ms)
             return True
 
     async def _note(self, c: AsyncConnection, approval: Approval, event: str, **more: Any) -> None:

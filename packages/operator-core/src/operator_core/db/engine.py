@@ -24,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import AsyncAdaptedQueuePool
 
 from operator_core.db.migrations import upgrade
+from operator_core.db.patience import patience
 from operator_core.db.schema import SCHEMA_REVISION
 from operator_core.errors import ConfigError, SchemaMismatch, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 from operator_core.redaction import Redactor
@@ -236,7 +237,8 @@ class Database:
     @asynccontextmanager
     async def _guarded(self) -> AsyncIterator[None]:
         try:
-            yield
+            async with asyncio.timeout(None if self.sqlite else patience()):
+                yield
         except IntegrityError:
             raise
         except (DBAPIError, OSError, TimeoutError, PoolTimeout) as error:
@@ -264,6 +266,8 @@ class Database:
             return StoreUnavailable(f"{shown} is not an Operator database or is damaged; choose another with --db.")
         if code == "42P01" or "no such table" in words:
             return SchemaMismatch(f"{shown} has no Operator tables; choose another with --db.")
+        if isinstance(error, TimeoutError) and not str(error):
+            return StoreUnavailable(f"The database {shown} does not answer; look at it, and try again.")
         if isinstance(error, (OSError, TimeoutError, PoolTimeout)) or (not self.sqlite and _connection_lost(error)):
             return StoreUnavailable(f"The database {shown} cannot be reached ({detail}); start it or check --db.")
         if self.sqlite and ("disk i/o" in words or "unable to open" in words) and self._no_space():

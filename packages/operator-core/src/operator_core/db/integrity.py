@@ -21,6 +21,7 @@ from sqlalchemy import Connection, Integer, LargeBinary, Text, and_, bindparam, 
 from sqlalchemy.engine import Row
 from sqlalchemy.sql import Select
 
+from operator_core.db.blobs import blob_digests
 from operator_core.db.chain import Chain, Found, Problem
 from operator_core.db.engine import Database
 from operator_core.db.ledger import ledger_row_hash
@@ -36,7 +37,7 @@ from operator_core.db.schema import (
 from operator_core.errors import NotFound
 from operator_core.model.entry import GENESIS, canonical, entry_hash
 
-__all__ = ["AuditReport", "Problem", "audit", "blob_digests", "tombstone_signature", "verify"]
+__all__ = ["AuditReport", "Problem", "audit", "tombstone_signature", "verify"]
 
 _PAGE = 200
 _TRIGGERS = {
@@ -103,22 +104,6 @@ def tombstone_signature(key: bytes, body: Values) -> str:
     """HMAC-SHA256 (hex) over a tombstone's body without its signature."""
     unsigned = {name: value for name, value in body.items() if name != "signature"}
     return hmac.new(key, canonical(unsigned).encode(), hashlib.sha256).hexdigest()
-
-
-def blob_digests(meta: str | None) -> list[str]:
-    """The digests of large outputs that an entry's ``meta`` (JSON text) names: values of keys that end in ``_blob``."""
-    if not meta or '_blob"' not in meta:
-        return []
-    found: list[str] = []
-    todo: list[Any] = [json.loads(meta)]
-    while todo:
-        value = todo.pop()
-        if isinstance(value, dict):
-            found += [v for k, v in value.items() if k.endswith("_blob") and isinstance(v, str)]
-            todo += value.values()
-        elif isinstance(value, list):
-            todo += value
-    return found
 
 
 _opened, _closed, _tombstone = (ledger.alias(n) for n in ("opened", "closed", "tombstone"))

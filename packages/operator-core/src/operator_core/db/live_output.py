@@ -13,8 +13,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import Insert
 
 from operator_core import clock
+from operator_core.db.claims import Claim
 from operator_core.db.client import StoreClient
-from operator_core.db.queue import Claim
 from operator_core.db.schema import live_output, tickets
 
 __all__ = ["LiveOutputs", "LiveRow"]

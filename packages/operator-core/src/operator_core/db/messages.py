@@ -40,7 +40,7 @@ def why_not_answered(ticket: Ticket, asked: str | None = None) -> str | None:
         why_not_heard(ticket)
         or _not_begun(ticket)
         or f"Ticket #{ticket.id} is {ticket.status} and waits for no answer; say something to its session with "
-        f"`operator steer {ticket.id}`."
+        f'`operator steer {ticket.id} "…"`.'
     )
 
 
@@ -49,7 +49,7 @@ def why_not_steered(ticket: Ticket, asked: str | None = None) -> str | None:
     if ticket.status is TicketStatus.WAITING_FOR_INPUT:
         return (
             _needs_approval(ticket, asked)
-            or f"Ticket #{ticket.id} waits for an answer; give it with `operator reply {ticket.id}`."
+            or f'Ticket #{ticket.id} waits for an answer; give it with `operator reply {ticket.id} "…"`.'
         )
     return why_not_heard(ticket) or _not_begun(ticket)
 

@@ -18,8 +18,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from operator_core import clock
 from operator_core.db import ledger as ledger_chain
+from operator_core.db.blobs import blob_digests
 from operator_core.db.engine import Database
-from operator_core.db.integrity import blob_digests, tombstone_signature
+from operator_core.db.integrity import tombstone_signature
 from operator_core.db.schema import agent_log_entries, agent_sessions, approvals, blob_chunks, ledger, tickets
 from operator_core.db.usage import UsageTotals
 from operator_core.errors import ConfigError, StoreError
@@ -104,7 +105,13 @@ _DROP_BLOB = delete(blob_chunks).where(blob_chunks.c.digest == bindparam("digest
 
 
 async def prune(
-    database: Database, *, older_than: timedelta | None, keep: int | None, state_dir: Path, dry_run: bool = False
+    database: Database,
+    *,
+    older_than: timedelta | None,
+    keep: int | None,
+    state_dir: Path,
+    dry_run: bool = False,
+    actor: str = "person",
 ) -> Pruned:
     """Delete the journals of closed sessions.
 
@@ -116,6 +123,7 @@ async def prune(
         keep: Keep the newest so many that could be deleted.
         state_dir: Folder of the audit key; it is made on first use.
         dry_run: Only say what would be deleted.
+        actor: Who wants it; each tombstone says so.
 
     Raises:
         ConfigError: Neither rule is given, or the key is readable by others.
@@ -139,7 +147,7 @@ async def prune(
         await UsageTotals(database).catch_up()
         key = create_key(state_dir)
         for row in doomed:
-            deleted = await _bury(database, row.session_id, rule, key)
+            deleted = await _bury(database, row.session_id, rule, key, actor)
             if deleted is not None:
                 gone.append(row.session_id)
                 entries += deleted
@@ -198,7 +206,7 @@ def load_key(state_dir: Path) -> bytes | None:
     return key
 
 
-async def _bury(database: Database, session_id: str, rule: dict[str, Any], key: bytes) -> int | None:
+async def _bury(database: Database, session_id: str, rule: dict[str, Any], key: bytes, actor: str) -> int | None:
     """Replace one journal by its tombstone, all or nothing; None when it may no longer be deleted."""
     now = clock.iso()
     async with database.begin() as c:
@@ -222,6 +230,7 @@ async def _bury(database: Database, session_id: str, rule: dict[str, Any], key: 
             "head_hash": session.head_hash,
             "rule": rule,
             "blobs": sorted(digests),
+            "actor": actor,
         }
         signature = tombstone_signature(key, body)
         await ledger_chain.append(

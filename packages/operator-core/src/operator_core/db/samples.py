@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from sqlalchemy import BigInteger, Integer, Text, and_, bindparam, cast, delete, func, or_, select, tuple_
+from sqlalchemy import BigInteger, Text, and_, bindparam, cast, delete, func, or_, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from operator_core import clock
 from operator_core.db.engine import Database
-from operator_core.db.schema import monitor_samples, monitor_states
+from operator_core.db.look_bounds import look_bounds
+from operator_core.db.schema import monitor_samples
 from operator_core.db.spans import add_to_spans, drop_old_spans
 from operator_core.model.monitor import Light, MonitorState
 
@@ -59,25 +60,7 @@ _FORGOTTEN = (
 )
 _DROP = delete(monitor_samples).where(tuple_(_S.violation_key, _S.at).in_(_FORGOTTEN))
 _until = bindparam("until", type_=BigInteger)
-# Where the wanted looks of each key begin is found from the end of the primary key, once for each key: however many
-# looks there are, only the wanted ones are read. Materialized, so that no planner finds it anew for each look.
-_bounds = (
-    select(
-        monitor_states.c.violation_key,
-        func.coalesce(
-            select(_older.c.at)
-            .where(_older.c.violation_key == monitor_states.c.violation_key, _older.c.at <= _until)
-            .order_by(_older.c.at.desc())
-            .offset(bindparam("most", type_=Integer))
-            .limit(1)
-            .correlate(monitor_states)
-            .scalar_subquery(),
-            -(2**62),
-        ).label("before"),
-    )
-    .cte("bounds")
-    .prefix_with("MATERIALIZED")
-)
+_bounds = look_bounds(until=_until)
 # One row for each key, because rows are what costs; not ordered here, since an order by the primary key would be a
 # reason to read all of it.
 _NEWEST = (

@@ -14,7 +14,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from operator_core.db.engine import Database
-from operator_core.db.schema import monitor_samples, monitor_spans, monitor_states
+from operator_core.db.look_bounds import look_bounds
+from operator_core.db.schema import monitor_samples, monitor_spans
 
 __all__ = ["WIDTH_MS", "Span", "add_to_spans", "drop_old_spans", "read_spans"]
 
@@ -159,27 +160,7 @@ _STORED = (
     .group_by(_W.violation_key, _W.at // _WIDTH)
     .order_by(_W.violation_key, _W.at // _WIDTH)
 )
-_older = monitor_samples.alias("older")
-# Where the wanted looks of each key begin is found from the end of the primary key, once for each key: however many
-# looks there are, only the wanted ones are read. Materialized, so that no planner finds it anew for each look.
-_bounds = (
-    select(
-        monitor_states.c.violation_key,
-        func.coalesce(
-            select(_older.c.at)
-            .where(_older.c.violation_key == monitor_states.c.violation_key)
-            .order_by(_older.c.at.desc())
-            .offset(bindparam("most", type_=Integer))
-            .limit(1)
-            .correlate(monitor_states)
-            .scalar_subquery(),
-            -(2**62),
-        ).label("before"),
-    )
-    .where(monitor_states.c.violation_key.in_(_KEYS))
-    .cte("bounds")
-    .prefix_with("MATERIALIZED")
-)
+_bounds = look_bounds(keys=_KEYS)
 # Not ordered here, since an order by the primary key would be a reason to read all of it.
 _NEWEST = select(_L.violation_key, _L.at, _L.light, _L.value).select_from(
     _bounds.join(

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from operator_core import clock
 from operator_core.api.local import LocalApi
 from operator_core.client import Client
+from operator_core.db.patience import STORE_S, waiting_at_most
 from operator_core.db.tokens import Tokens
 from operator_core.errors import ConfigError, OperatorError, StoreError
 from operator_core.http_server import HttpServer
@@ -81,14 +82,14 @@ class ServerGate:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._known: OrderedDict[str, tuple[Client, float]] = OrderedDict()
+        self._known: OrderedDict[str, tuple[Client, float, Role]] = OrderedDict()
         self._one_by_one = asyncio.Lock()
 
     async def access(self, token: str) -> Access | None:
-        """As :meth:`Gate.access`; the role is known only there."""
+        """As :meth:`Gate.access`."""
         name = hashlib.sha256(token.encode()).hexdigest()
         async with self._one_by_one:
-            client, asked = self._known.get(name, (None, float("-inf")))
+            client, asked, role = self._known.get(name, (None, float("-inf"), Role.VIEWER))
             if client is None:
                 try:
                     client = Client(self._url, token)
@@ -97,34 +98,37 @@ class ServerGate:
                 await client.__aenter__()
             if clock.monotonic() - asked > _AGAIN_S:
                 try:
-                    await client.board()
+                    role = await client.role()
                 except ConfigError:
                     self._known.pop(name, None)
                     await client.__aexit__(None, None, None)
                     return None
                 asked = clock.monotonic()
-            self._known[name] = client, asked
+            self._known[name] = client, asked, role
             self._known.move_to_end(name)
             if len(self._known) > _CLIENTS:
-                _, (oldest, _) = self._known.popitem(last=False)
+                _, (oldest, _, _) = self._known.popitem(last=False)
                 await oldest.__aexit__(None, None, None)
-        return Access(client, Role.OPERATOR)
+        return Access(client, role)
 
     async def close(self) -> None:
         """End the connections."""
         known, self._known = self._known, OrderedDict()
-        for client, _ in known.values():
+        for client, _, _ in known.values():
             await client.__aexit__(None, None, None)
 
 
 @asynccontextmanager
-async def http_app(gate: Gate, port: int, *, write: bool, most: int) -> AsyncIterator[ASGIApp]:
+async def http_app(
+    gate: Gate, port: int, *, write: bool, most: int, store_s: float = STORE_S
+) -> AsyncIterator[ASGIApp]:
     """The app that answers at :data:`PATH`, as long as the context is open.
 
     Args:
         port: Where it listens, for the check of names.
         write: Whether there are tools that change something.
         most: Bytes of the longest request.
+        store_s: See :data:`~operator_core.db.patience.STORE_S`.
     """
     hosts = [f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")]
     security = TransportSecuritySettings(allowed_hosts=hosts, allowed_origins=[f"http://{host}" for host in hosts])
@@ -134,7 +138,7 @@ async def http_app(gate: Gate, port: int, *, write: bool, most: int) -> AsyncIte
         server, json_response=True, stateless=True, security_settings=security, max_request_body_size=most
     )
     async with manager.run():
-        yield _Entrance(manager.asgi_app, gate, frozenset(hosts))
+        yield _Entrance(manager.asgi_app, gate, frozenset(hosts), store_s)
 
 
 async def serve_http(
@@ -161,8 +165,8 @@ async def serve_http(
 class _Entrance:
     """Looks at the address, the name and the token before anything of the body is read."""
 
-    def __init__(self, app: ASGIApp, gate: Gate, hosts: frozenset[str]) -> None:
-        self._app, self._gate, self._hosts = app, gate, hosts
+    def __init__(self, app: ASGIApp, gate: Gate, hosts: frozenset[str], store_s: float) -> None:
+        self._app, self._gate, self._hosts, self._store_s = app, gate, hosts, store_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -176,7 +180,8 @@ class _Entrance:
         elif scope["path"] != PATH:
             await _refuse(send, 404, f"There is only {PATH} here.")
         else:
-            await self._enter(scope, headers, receive, send)
+            with waiting_at_most(self._store_s):
+                await self._enter(scope, headers, receive, send)
 
     async def _enter(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         kind, _, token = headers.get("authorization", "").partition(" ")

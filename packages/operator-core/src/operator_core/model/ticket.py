@@ -107,9 +107,8 @@ def plain_diagnosis(diagnosis: str | None) -> str | None:
 def check_transition(ticket_id: int, old: TicketStatus, new: TicketStatus) -> None:
     """Raise :class:`TransitionRefused` unless the table allows ``old -> new``."""
     if new not in TRANSITIONS[old]:
-        raise TransitionRefused(
-            f"Ticket #{ticket_id} is {old} and cannot become {new}; see `operator tickets show {ticket_id}`."
-        )
+        stands = f"{old} already" if new is old else f"{old} and cannot become {new}"
+        raise TransitionRefused(f"Ticket #{ticket_id} is {stands}; see `operator tickets show {ticket_id}`.")
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from sqlalchemy.engine import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from operator_core import clock
+from operator_core.db import ledger
 from operator_core.db.engine import Database
 from operator_core.db.schema import db_now_ms, outbox
 from operator_core.errors import NotFound, TransitionRefused
@@ -143,7 +144,7 @@ _AGAIN = (
         or_(outbox.c.ended_at.is_(None), outbox.c.error.is_not(None)),
     )
     .values(ended_at=None, due_at=0)
-    .returning(outbox.c.id)
+    .returning(outbox.c.channel)
 )
 # A courier that takes one behind it at this moment must be seen by the next, and see it.
 _ALONE = text("LOCK TABLE outbox IN SHARE ROW EXCLUSIVE MODE")
@@ -190,8 +191,11 @@ def _slip(row: Row[Any]) -> Slip:
     return known._replace(next_try=at, behind=behind, under_way=bool(row.under_way))
 
 
-async def again(database: Database, letter: int) -> None:
+async def again(database: Database, letter: int, *, actor: str = "person") -> None:
     """Let a letter that waits, or that was given up, go out now.
+
+    Args:
+        actor: Who wants it; the ledger is told.
 
     Raises:
         NotFound: There is none with that number.
@@ -200,8 +204,10 @@ async def again(database: Database, letter: int) -> None:
     async with database.begin() as c:
         if not database.sqlite:
             await c.execute(_ALONE)
-        found = (await c.execute(_AGAIN, {"letter": letter})).all()
-    if found:
+        found = (await c.execute(_AGAIN, {"letter": letter})).first()
+        if found is not None:
+            await ledger.append(database, c, "letter_again", letter=letter, channel=found.channel, actor=actor)
+    if found is not None:
         return
     if not await database.fetch(_EXISTS, letter=letter):
         raise NotFound(f"There is no letter {letter} in the outbox; it may have been tidied away.")

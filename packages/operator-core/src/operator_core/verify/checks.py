@@ -7,19 +7,20 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from operator_core import clock
 from operator_core.errors import SandboxError, VerificationError
 from operator_core.model.task import TaskCheck, TaskSpec
 from operator_core.model.verdict import Clause, ClauseResult, ClauseState, Evidence
-from operator_core.sandbox.protocol import ExecResult, Sandbox
+from operator_core.sandbox.protocol import Sandbox
 from operator_core.sandbox.removal import remove_tree
 from operator_core.text import clip, printable
 from operator_core.verify.canary import Canary
+from operator_core.verify.check_run import CheckRun, Light, read_run
 from operator_core.verify.copies import copy_tree, plain_name
 from operator_core.verify.endings import Ending, endings
-from operator_core.verify.frozen import Frozen, Restored, altered, frozen_paths, restore
+from operator_core.verify.frozen import Frozen, altered, frozen_paths, restore
 from operator_core.verify.refusal import PRELUDE
 
 __all__ = ["CheckJudgement", "CheckRunner", "CheckSeen", "OpenBox"]
@@ -28,10 +29,6 @@ OpenBox = Callable[[Path, tuple[str, ...]], Sandbox]
 """Makes a fresh sandbox, not started, whose workspace is this copy (shown at the original path), with these relative
 paths read-only. Its longest time limit must not be below that of a check."""
 
-Light = Literal["red", "green", "could_not_look"]
-
-_COULD_NOT_LOOK = 3
-_TAIL = 4000
 _FEEDBACK_MAX = 12_000
 _ENV = {"PYTHONDONTWRITEBYTECODE": "1"}
 # Each is a mount; what is beyond is compared when the check has ended.
@@ -95,20 +92,6 @@ class CheckJudgement:
     def state(self) -> ClauseState:
         """State of the clause."""
         return self.clause.state
-
-
-class _Run(NamedTuple):
-    light: Light
-    exit: int | None
-    seen: str
-    """How it ended, in words."""
-    tail: str
-    tests: frozenset[str] = frozenset()
-    """Tests that it reported as failing because the platform had made them fail."""
-    complete: bool = True
-    """Whether all of its output was kept."""
-    restored: Restored = Restored((), (), ())
-    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -203,7 +186,7 @@ class CheckRunner:
         finally:
             await _discard(empty)
 
-    async def _try_canary(self, check: TaskCheck, frozen: Frozen, run: _Run) -> str | None:
+    async def _try_canary(self, check: TaskCheck, frozen: Frozen, run: CheckRun) -> str | None:
         """See :attr:`CheckSeen.canary`."""
         canary = Canary.of(check, frozen)
         if canary is None or run.light == "could_not_look":
@@ -223,7 +206,7 @@ class CheckRunner:
 
     async def _judge_one(
         self, check: TaskCheck, number: int, work: Path, frozen: Frozen, before: CheckSeen | None
-    ) -> tuple[_Run, Evidence, str]:
+    ) -> tuple[CheckRun, Evidence, str]:
         """A run, its evidence, and why it does not count although it is green (else empty)."""
         run = await self._run(check, work, frozen)
         disarmed, expected = "", before.canary if before else None
@@ -253,7 +236,9 @@ class CheckRunner:
                 )
         return run, self._evidence(check, number, run, canary is not None, disarmed), disarmed
 
-    async def _run(self, check: TaskCheck, source: Path, frozen: Frozen, canary: Canary | Ending | None = None) -> _Run:
+    async def _run(
+        self, check: TaskCheck, source: Path, frozen: Frozen, canary: Canary | Ending | None = None
+    ) -> CheckRun:
         """One run on a fresh copy.
 
         Raises:
@@ -265,7 +250,7 @@ class CheckRunner:
             restored = await asyncio.to_thread(restore, copy, self.base, self.explicit, frozen)
             marks = await asyncio.to_thread(canary.put, copy) if canary is not None else {}
             if canary is not None and not marks:
-                return _Run("could_not_look", None, "there is no test that could be made to fail", "")
+                return CheckRun("could_not_look", None, "there is no test that could be made to fail", "")
             run = await self._execute(check, copy, _bounded(restored.protected), marks)
             if canary is None and run.light == "green":
                 wrong = await asyncio.to_thread(altered, copy, self.base, self.explicit, frozen)
@@ -276,7 +261,9 @@ class CheckRunner:
         finally:
             await _discard(copy)
 
-    async def _execute(self, check: TaskCheck, copy: Path, protected: tuple[str, ...], marks: dict[str, str]) -> _Run:
+    async def _execute(
+        self, check: TaskCheck, copy: Path, protected: tuple[str, ...], marks: dict[str, str]
+    ) -> CheckRun:
         try:
             box = self.open_box(copy, protected)
             try:
@@ -286,12 +273,12 @@ class CheckRunner:
                 await box.close()
         except (SandboxError, OSError) as error:
             why = f"the sandbox could not run it: {str(error).rstrip('.')}"
-            return _Run("could_not_look", None, why, "")
-        return _read(result, marks)
+            return CheckRun("could_not_look", None, why, "")
+        return read_run(result, marks)
 
     # What it means.
 
-    def _evidence(self, check: TaskCheck, number: int, run: _Run, canary: bool, disarmed: str) -> Evidence:
+    def _evidence(self, check: TaskCheck, number: int, run: CheckRun, canary: bool, disarmed: str) -> Evidence:
         content = f" on the content {run.digest[:12]}" if run.digest else ""
         observed = f"{run.seen}{content}"
         if disarmed:
@@ -308,7 +295,7 @@ class CheckRunner:
             f"cd {shlex.quote(plain_name(str(self.workspace)))} && bash -o pipefail -c {shlex.quote(check.command)}",
         )
 
-    def _conclude(self, runs: list[tuple[_Run, Evidence, str]]) -> CheckJudgement:
+    def _conclude(self, runs: list[tuple[CheckRun, Evidence, str]]) -> CheckJudgement:
         restored = tuple(dict.fromkeys(p for run, _, _ in runs for p in run.restored.restored))
         removed = tuple(dict.fromkeys(p for run, _, _ in runs for p in run.restored.removed))
         evidence = [item for _, item, _ in runs]
@@ -339,29 +326,6 @@ class CheckRunner:
         if state is not ClauseState.PROVED:
             feedback = _feedback(said or [f"{sentence[0].upper()}{sentence[1:]}.\n"], restored, removed)
         return CheckJudgement(_clause(state, sentence, evidence), feedback, restored, removed, digest)
-
-
-def _read(result: ExecResult, marks: dict[str, str]) -> _Run:
-    output = result.stdout.text()
-    if result.stderr.total:
-        output += ("" if not output or output.endswith("\n") else "\n") + result.stderr.text()
-    output = printable(output.encode("utf-8", "replace").decode())
-    tail = output.strip()
-    tail = tail if len(tail) <= _TAIL else "…" + tail[1 - _TAIL :]
-    tests = frozenset(plain_name(name) for mark, name in marks.items() if mark in output)
-    complete = not (result.stdout.omitted or result.stderr.omitted)
-    light: Light = "red"
-    if result.timed_out:
-        seen = f"it did not end within {result.duration_s:.0f} s"
-    elif result.reason != "exited":
-        seen = "it was stopped because of its endless output"
-    elif result.exit_code is None:
-        light, seen = "could_not_look", "it vanished without an exit status"
-    else:
-        seen = f"exit {result.exit_code}" + (f" (signal {result.signal})" if result.signal is not None else "")
-        if result.exit_code in (0, _COULD_NOT_LOOK):
-            light = "could_not_look" if result.exit_code else "green"
-    return _Run(light, result.exit_code, seen, tail, tests, complete)
 
 
 def _bounded(paths: tuple[str, ...]) -> tuple[str, ...]:

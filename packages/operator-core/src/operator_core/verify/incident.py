@@ -102,7 +102,9 @@ async def _settled(check: IncidentCheck) -> _Found:
     """Green without a gap for the settle window, within a patience in which a repaired service may still come up."""
     invariant = check.spec.invariant
     began = check.clock.monotonic()
-    patience = max(_PATIENCE * invariant.settle_s, _LEAST_PATIENCE_S)
+    patience = invariant.patience_s
+    if patience is None:
+        patience = max(_PATIENCE * invariant.settle_s, _LEAST_PATIENCE_S)
     pause = max(_SHORTEST_PAUSE_S, invariant.settle_s / invariant.settle_observations)
     green_since: float | None = None
     greens = 0

@@ -7,6 +7,7 @@ import asyncio
 from fastapi import APIRouter, FastAPI
 
 from operator_core import __version__
+from operator_core.db.patience import STORE_S
 from operator_core.web import assets
 from operator_core.web.access import guarded_routes
 from operator_core.web.guard import BODY_S, SEND_S, Guard
@@ -67,12 +68,13 @@ ROUTERS: tuple[APIRouter, ...] = (
 """Everything that can be asked for; who may is in ``web.access``."""
 
 
-def create_app(site: Site, *, body_s: float = BODY_S, send_s: float = SEND_S) -> FastAPI:
+def create_app(site: Site, *, body_s: float = BODY_S, send_s: float = SEND_S, store_s: float = STORE_S) -> FastAPI:
     """The ASGI app of a server.
 
     Args:
         body_s: A request whose body takes longer is refused, in seconds.
         send_s: A connection that takes nothing for so long is dropped, in seconds.
+        store_s: See :data:`~operator_core.db.patience.STORE_S`.
 
     Raises:
         LookupError: It is not said who may use a route: a mistake of ours.
@@ -96,5 +98,5 @@ def create_app(site: Site, *, body_s: float = BODY_S, send_s: float = SEND_S) ->
     app.router.routes[:] = guarded_routes(app.router.routes)
     describe_access(app)
     add_handlers(app)
-    app.add_middleware(Guard, site=site, metrics=metrics, body_s=body_s, send_s=send_s)
+    app.add_middleware(Guard, site=site, metrics=metrics, body_s=body_s, send_s=send_s, store_s=store_s)
     return app

@@ -125,7 +125,7 @@ def bars(items: Sequence[Bar], *, label: str) -> Markup:
         )
     every = max(1, math.ceil(58.0 / step))
     for i, (item, value) in enumerate(zip(items, values, strict=True)):
-        x, tall = left + step * i, max(1.0, room * value / top) if value else 0.0
+        x, tall = left + step * i, max(1.0, room * (value / top)) if value else 0.0
         kind = "bar open" if item.open else "bar"
         parts.append(
             Markup('<g class="{}"><rect class="hit" x="{}" y="{}" width="{}" height="{}"/>').format(

@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from operator_core import clock
+from operator_core.db.patience import STORE_S, waiting_at_most
 from operator_core.errors import OperatorError
 from operator_core.http_server import TRANSPORT_KEY
 from operator_core.web.access import route_template
@@ -60,16 +61,25 @@ class Guard:
     Args:
         body_s: See :data:`BODY_S`.
         send_s: See :data:`SEND_S`.
+        store_s: See :data:`~operator_core.db.patience.STORE_S`.
     """
 
     def __init__(
-        self, app: ASGIApp, site: Site, metrics: Metrics, *, body_s: float = BODY_S, send_s: float = SEND_S
+        self,
+        app: ASGIApp,
+        site: Site,
+        metrics: Metrics,
+        *,
+        body_s: float = BODY_S,
+        send_s: float = SEND_S,
+        store_s: float = STORE_S,
     ) -> None:
         self._app = app
         self._site = site
         self._metrics = metrics
         self._body_s = body_s
         self._send_s = send_s
+        self._store_s = store_s
         self._hosts = _hosts_of(site)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,7 +92,8 @@ class Guard:
         try:
             if (refused := self._refusal(scope)) is not None:
                 raise refused
-            await self._app(scope, body, out)
+            with waiting_at_most(self._store_s):
+                await self._app(scope, body, out)
         except HTTPException as error:
             await self._problem(scope, receive, out, error.status_code, error.detail, error.headers)
         except ClientDisconnect:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import math
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from operator_core import clock
 
@@ -20,7 +22,7 @@ class LoginLimit:
     """Counts failed sign-ins, by address and together; those that succeed cost nothing.
 
     Args:
-        per_address: So many may fail within ``window_s`` seconds ...
+        per_address: So many may fail within ``window_s`` seconds, those included that are being looked at ...
         together: ... or so many from anywhere: then those wait that have failed too. Whoever has not may still try, so
             that nobody who guesses from many addresses keeps everybody out.
         window_s: See above.
@@ -40,14 +42,32 @@ class LoginLimit:
         self._time = time or clock.Clock()
         self._all: deque[float] = deque()
         self._by: OrderedDict[str, deque[float]] = OrderedDict()
+        self._trying: Counter[str] = Counter()
 
     def wait_s(self, address: str) -> int:
         """Seconds until the next try is allowed; 0: now."""
         now = self._time.monotonic()
-        mine = self._by.get(_network(address))
-        if not mine or mine[-1] + self._window_s <= now:
-            return 0
-        return math.ceil(max(self._left(mine, self._per_address, now), self._left(self._all, self._together, now)))
+        network = _network(address)
+        mine, under_way = self._by.get(network, ()), self._trying[network]
+        recent = sum(moment + self._window_s > now for moment in mine)
+        # Those that are being looked at may fail, too: else any number that comes at once gets through.
+        soon = 1 if under_way and recent + under_way >= self._per_address else 0
+        if not recent:
+            return soon
+        left = max(self._left(mine, self._per_address, now), self._left(self._all, self._together, now))
+        return max(soon, math.ceil(left))
+
+    @contextmanager
+    def trying(self, address: str) -> Iterator[None]:
+        """A try is being looked at."""
+        network = _network(address)
+        self._trying[network] += 1
+        try:
+            yield
+        finally:
+            self._trying[network] -= 1
+            if not self._trying[network]:
+                del self._trying[network]
 
     def failed(self, address: str) -> None:
         """A try failed."""
@@ -61,7 +81,7 @@ class LoginLimit:
         while len(self._by) > _ADDRESSES:
             self._by.popitem(last=False)
 
-    def _left(self, tries: deque[float], most: int, now: float) -> float:
+    def _left(self, tries: Sequence[float], most: int, now: float) -> float:
         if len(tries) < most:
             return 0.0
         return max(0.0, tries[-most] + self._window_s - now)

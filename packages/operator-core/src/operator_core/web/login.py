@@ -46,9 +46,11 @@ async def sign_in(request: Request, text: str) -> SignIn:
     if wait := limit.wait_s(address):
         metrics.signed_in("limited")
         return SignIn(None, 429, f"There were too many attempts; try again in {wait} seconds.", wait)
-    token = await site.tokens.check(text.strip())
+    with limit.trying(address):
+        token = await site.tokens.check(text.strip())
+        if token is None:
+            limit.failed(address)
     if token is None:
-        limit.failed(address)
         metrics.signed_in("refused")
         return SignIn(None, 401, "This token is not valid; ask whoever runs this server for another.")
     by = Actor(token.name, token.role, "console", token.id)

@@ -60,6 +60,9 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
+_NOWHERE = "There is nothing at this address; begin at the board."
+
+
 def add_handlers(app: FastAPI) -> None:
     """Answer every error of the app in this form."""
     app.add_exception_handler(errors.OperatorError, _operator_error)
@@ -126,6 +129,8 @@ async def _operator_error(request: Request, error: Exception) -> Response:
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
+    if wants_page(request) and {e["loc"][0] for e in error.errors()} == {"path"}:
+        return answer(request, 404, _NOWHERE)
     # Never what was sent: it may be a secret, and is hostile.
     wrong = [
         {"where": ".".join(str(part) for part in e["loc"])[:200], "what": str(e["msg"])[:200]}
@@ -143,7 +148,7 @@ async def _http(request: Request, error: Exception) -> Response:
     if error.status_code == 404 and detail == HTTPStatus.NOT_FOUND.phrase:
         detail = "There is nothing at this address; begin at `/`, or see `/api/v1/openapi.json`."
         if wants_page(request):
-            detail = "There is nothing at this address; begin at the board."
+            detail = _NOWHERE
     elif error.status_code == 405:
         detail = "This address does not know that method; the header Allow names those that it does."
         headers = {"Allow": ", ".join(_methods(request))}

@@ -27,6 +27,7 @@ _KINDS = frozenset(kind.value for kind in EntryKind)
 # A text that was cut may end inside of an escape.
 _HALF_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _HALF_WORD = re.compile(r"\b[a-z]+\Z")
+_EXIT = re.compile(r"\Aexit -?\d+(?:[,:] |\Z)")
 _CLAUSES = 12
 _CLAUSE_NAMES = [clause.value for clause in Clause]
 _CLAUSE_STATES = [state.value for state in ClauseState]
@@ -120,6 +121,11 @@ class Step(NamedTuple):
     sandbox: Sandbox | None = None
 
     @property
+    def gist(self) -> str:
+        """Of a result: it in one line, without the exit code that stands before it."""
+        return _EXIT.sub("", self.entry.content)
+
+    @property
     def shell(self) -> bool:
         """Whether it is a command line."""
         return self.entry.tool_name in _SHELLS or (self.entry.tool_name or "").lower() == "bash"
@@ -155,7 +161,22 @@ async def steps_of(api: Api, session_id: str, entries: Sequence[EntryView]) -> l
         earlier = await api.entries(session_id, after=since, limit=_CALLS_BEFORE, kinds=_BEGINS, max_chars=2000)
         calls = [e for e in earlier.items if e.seq < first]
         begun = {e.tool_use_id: e.timestamp for e in calls} | begun
-    return [_step(entry, begun) for entry in entries]
+    shown = []
+    for entry, said in zip(entries, _said(entries), strict=True):
+        step = _step(entry, begun)
+        shown.append(step._replace(reason=None) if step.reason == said else step)
+    return shown
+
+
+def _said(entries: Sequence[EntryView]) -> Iterator[str | None]:
+    """What the agent said last before each of these: why it makes a call, as a rule."""
+    last: str | None = None
+    for entry in entries:
+        yield last
+        if entry.entry_type == EntryKind.REASONING:
+            last = (entry.raw_content or entry.content).strip()
+        elif entry.entry_type != EntryKind.TOOL_CALL:
+            last = None
 
 
 def _step(entry: EntryView, begun: Mapping[str | None, datetime]) -> Step:
@@ -186,7 +207,7 @@ def _call(entry: EntryView, title: str) -> Step:
         EntryKind.TOOL_CALL,
         title,
         what=what,
-        reason=reason if isinstance(reason, str) and reason.strip() else None,
+        reason=reason.strip() or None if isinstance(reason, str) else None,
         arguments=arguments,
     )
 
@@ -199,7 +220,7 @@ def _used(entry: EntryView) -> str:
     into = sum(tokens.get(name, 0) for name in ("input_tokens", "cache_read_tokens", "cache_write_tokens"))
     cost = usage.get("cost_usd")
     priced = f", {money(cost)}" if isinstance(cost, int | float) else ", price unknown"
-    return f"{into:,} in, {tokens.get('output_tokens', 0):,} out{priced}"
+    return f"{into:,} tokens in, {tokens.get('output_tokens', 0):,} out{priced}"
 
 
 def _verdict(body: Any) -> Judged | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from functools import cache
@@ -12,6 +13,7 @@ from urllib.parse import urlencode
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from operator_core import __version__
 from operator_core.api.happened import detail_words, event_word
@@ -45,6 +47,10 @@ PLACES = (
     Place("Settings", "/settings", "s"),
 )
 THEMES = ("light", "dark")
+# A quoted block, and a backtick that is none of markup: others wrote that.
+_OURS = re.compile(
+    r"^ {6}.*|(?<!\\)`operator (?P<words>(?:sessions show|audit verify|verify)(?: [^`]*)?)`", re.MULTILINE
+)
 
 
 @cache
@@ -105,7 +111,7 @@ def render(
         block: What htmx gets: a block that this template itself has. None: always the whole page.
         values: For the template. It also has ``ui`` (the macros of ``macros.html``), ``request``, ``actor`` (None:
             nobody is signed in), ``csrf``, ``theme`` (``light``, ``dark`` or empty: as the system is), ``may(role)``,
-            ``command_here(words)``.
+            ``command_here(words)``, ``report_here(markdown)``.
     """
     if block is not None and is_part(request):
         return html(render_part(request, name, block, **values), status=status, headers=headers)
@@ -147,6 +153,7 @@ def _context(request: Request, status: int, values: Mapping[str, Any]) -> dict[s
         "csrf_token": csrf,
         "theme": theme if theme in THEMES else "",
         "command_here": lambda words: _command_here(request, words),
+        "report_here": lambda markdown: _report_here(request, markdown),
         "may": lambda role: actor is not None and actor.role.allows(Role(role)),
         **values,
     }
@@ -157,6 +164,15 @@ def _context(request: Request, status: int, values: Mapping[str, Any]) -> dict[s
 def _command_here(request: Request, words: str) -> str:
     """A command that asks this server, wherever it is typed."""
     return f"operator --server {shlex.quote(site_of(request).url)} {words}"
+
+
+def _report_here(request: Request, markdown: str) -> Markup:
+    """A closure report whose commands work wherever they are typed; it was written without knowing of a server."""
+
+    def complete(found: re.Match[str]) -> str:
+        return found[0] if found["words"] is None else f"`{_command_here(request, found['words'])}`"
+
+    return words.markdown(_OURS.sub(complete, markdown))
 
 
 def _query(request: Request, **changes: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 import unicodedata
 from datetime import datetime
 from functools import cache
@@ -119,6 +120,8 @@ def markdown(text: str) -> Markup:
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(6, int(token.tag[1]) + 2)}"
+        elif token.type == "code_block":
+            token.content = textwrap.dedent(token.content)
     return Markup(made.renderer.render(tokens, made.options, {}))
 
 

@@ -17,7 +17,8 @@ from operator_core.config import LimitSettings
 from operator_core.errors import LimitReached, UnknownPrice
 from operator_core.model.usage import Usage
 from operator_core.text import clip, printable
-from operator_core.work.session import Session, spent
+from operator_core.work.entries import spent
+from operator_core.work.session import Session
 
 __all__ = ["Answer", "Brief", "ask_once", "parse_request", "read_request", "sum_up"]
 

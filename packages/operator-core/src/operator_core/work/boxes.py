@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from operator_core.config import Credential, Settings
-from operator_core.db.audit_log import Journal
+from operator_core.db.journal import Journal
 from operator_core.errors import ConfigError
 from operator_core.model.entry import Draft, EntryKind
 from operator_core.redaction import Redactor

@@ -20,7 +20,8 @@ from operator_core.safety.approvals import first_in_force
 from operator_core.sandbox import Limits, Sandbox
 from operator_core.work.boxes import network_words
 from operator_core.work.conversation import AgentPhase, circumstances_of
-from operator_core.work.session import Session, newest, outcome_of, spent
+from operator_core.work.entries import newest, outcome_of, spent
+from operator_core.work.session import Session
 
 __all__ = ["run_cli_agent"]
 

@@ -14,10 +14,11 @@ from operator_core.model.task import TaskSpec
 from operator_core.model.ticket import Ticket, TicketKind, TicketStatus
 from operator_core.model.verdict import Verdict
 from operator_core.verify.report import ClosureReport, TaskFacts
+from operator_core.work.entries import newest, spent
 from operator_core.work.folder import SessionFolder
 from operator_core.work.folder.exports import export_all, session_summary, transcript_jsonl
 from operator_core.work.judging import Judged
-from operator_core.work.session import SessionTools, TaskResult, frozen_in, newest, spent
+from operator_core.work.session import SessionTools, TaskResult, frozen_in
 
 __all__ = ["CANCELED", "export_closed", "locate", "task_report", "task_result", "write_files"]
 

@@ -29,8 +29,9 @@ from operator_core.model.outcome import Outcome, OutcomeKind
 from operator_core.safety.approvals import Circumstances
 from operator_core.sandbox import Policy
 from operator_core.work.boxes import network_words
+from operator_core.work.entries import spent
 from operator_core.work.mcp_servers import Servers, policy_with, servers_of
-from operator_core.work.session import Session, SessionBase, spent
+from operator_core.work.session import Session, SessionBase
 
 __all__ = ["AgentPhase", "Beginning", "circumstances_of", "hold_conversation"]
 

@@ -14,8 +14,8 @@ from operator_core.agent_lab.history import fold
 from operator_core.agent_lab.profiles import OPERATOR
 from operator_core.agent_lab.prompts import system_prompt
 from operator_core.agent_lab.task_prompts import review_opening, review_system
-from operator_core.db.audit_log import Journal
-from operator_core.db.queue import Claim
+from operator_core.db.claims import Claim
+from operator_core.db.journal import Journal
 from operator_core.errors import VerificationError
 from operator_core.failpoints import reach
 from operator_core.model.entry import Draft, Entry, EntryKind
@@ -35,6 +35,7 @@ from operator_core.verify.review import Executed, judge_review
 from operator_core.verify.verifier import executed_commands, make_verifier, review_of
 from operator_core.work.boxes import session_policy
 from operator_core.work.conversation import AgentPhase, Beginning, hold_conversation
+from operator_core.work.entries import newest, outcome_of, report_draft, spent, verdict_of
 from operator_core.work.session import (
     PREPARE,
     REASON_OF_OUTCOME,
@@ -43,11 +44,6 @@ from operator_core.work.session import (
     Session,
     SessionTools,
     frozen_in,
-    newest,
-    outcome_of,
-    report_draft,
-    spent,
-    verdict_of,
 )
 
 __all__ = ["IncidentSession"]

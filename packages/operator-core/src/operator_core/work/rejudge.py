@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from operator_core.db.audit_log import Journal
-from operator_core.db.queue import Claim
+from operator_core.db.claims import Claim
+from operator_core.db.journal import Journal
 from operator_core.db.second_looks import JUDGED_AGAIN, LookClaim, SecondLooks
 from operator_core.db.tickets import TicketDB
 from operator_core.errors import TransitionRefused, VerificationError
@@ -30,10 +30,11 @@ from operator_core.verify.checks import CheckSeen
 from operator_core.verify.copies import tree_digest
 from operator_core.work import asides
 from operator_core.work.closing import locate
+from operator_core.work.entries import newest
 from operator_core.work.incident import IncidentSession
 from operator_core.work.judging import Judged
 from operator_core.work.left_behind import close_left_behind, hold
-from operator_core.work.session import Session, SessionTools, frozen_in, newest
+from operator_core.work.session import Session, SessionTools, frozen_in
 from operator_core.work.task import TaskSession
 
 __all__ = ["Rejudged", "adopt", "not_here", "rejudge"]

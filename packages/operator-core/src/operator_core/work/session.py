@@ -21,21 +21,24 @@ from operator_core.agent_lab.engine import Engine
 from operator_core.agent_lab.gateway import Say, ToolGateway
 from operator_core.clock import Clock
 from operator_core.config import Settings
-from operator_core.db.audit_log import AuditLogDB, Journal
-from operator_core.db.queue import Claim, WorkQueue
+from operator_core.db.audit_log import AuditLogDB
+from operator_core.db.claims import Claim
+from operator_core.db.engine import Database
+from operator_core.db.journal import Journal
+from operator_core.db.queue import WorkQueue
 from operator_core.errors import VerificationError
 from operator_core.failpoints import reach
 from operator_core.model.entry import Draft, Entry, EntryKind, canonical
 from operator_core.model.invariant import Subject
-from operator_core.model.outcome import Outcome, OutcomeKind
+from operator_core.model.outcome import OutcomeKind
 from operator_core.model.ticket import Reason, Ticket, TicketStatus
-from operator_core.model.usage import Usage
-from operator_core.model.verdict import Verdict, VerdictKind
+from operator_core.model.verdict import VerdictKind
 from operator_core.probes import Observation
 from operator_core.sandbox import ExecResult, Policy, Sandbox
 from operator_core.text import clip, printable
 from operator_core.verify.report import ClosureReport
 from operator_core.work.boxes import CHECKS, make_box
+from operator_core.work.entries import newest, report_draft
 from operator_core.work.state import StateFolder
 
 __all__ = [
@@ -50,11 +53,6 @@ __all__ = [
     "SessionTools",
     "TaskResult",
     "frozen_in",
-    "newest",
-    "outcome_of",
-    "report_draft",
-    "spent",
-    "verdict_of",
 ]
 
 M = TypeVar("M", bound=BaseModel)
@@ -92,6 +90,21 @@ class SessionTools(NamedTuple):
     clock: Clock
     say: Say
     look_with_checker: LookWithChecker | None = None
+
+    @classmethod
+    def on(
+        cls,
+        database: Database,
+        settings: Settings,
+        engine: Engine,
+        say: Say,
+        *,
+        clock: Clock | None = None,
+        look_with_checker: LookWithChecker | None = None,
+    ) -> SessionTools:
+        """The tools of sessions whose journals are in this store."""
+        audit, queue, state = AuditLogDB(database), WorkQueue(database), StateFolder(settings, database)
+        return cls(settings, audit, queue, engine, state, clock or Clock(), say, look_with_checker)
 
 
 class TaskResult(NamedTuple):
@@ -327,35 +340,6 @@ class Session(SessionBase):
     def watch_s(self) -> float:
         """Seconds for which the same violation reopens the ticket."""
         return 0.0
-
-
-def report_draft(report: ClosureReport, phase: str | None = None) -> Draft:
-    """The entry with a closure report."""
-    return Draft(EntryKind.REPORT, clip(report.headline), report.markdown(), body=report.to_dict(), phase=phase)
-
-
-def newest(entries: list[Entry], kind: EntryKind, phase: str | None = None) -> Entry | None:
-    """The newest entry of a kind (and phase)."""
-    return next((e for e in reversed(entries) if e.entry_type == kind and phase in (None, e.phase)), None)
-
-
-def outcome_of(entry: Entry) -> Outcome:
-    """The outcome in its entry."""
-    return Outcome(OutcomeKind((entry.meta or {})["outcome"]), entry.raw_content or "", entry.body)
-
-
-def spent(entries: Iterable[Entry]) -> Usage:
-    """What all paid calls in these entries used."""
-    total = Usage()
-    for entry in entries:
-        if entry.meta and "usage" in entry.meta:
-            total = total.plus(Usage(**entry.meta["usage"]))
-    return total
-
-
-def verdict_of(entry: Entry) -> Verdict:
-    """The verdict in its entry."""
-    return Verdict.from_dict(entry.body)
 
 
 def frozen_in(ticket: Ticket, kind: type[M]) -> M:

@@ -17,7 +17,7 @@ from operator_core.agent_lab.profiles import WORKER, Profile
 from operator_core.agent_lab.resting import AwaitingApproval, Stopping
 from operator_core.agent_lab.task_prompts import verifier_opening, verifier_system, worker_opening, worker_system
 from operator_core.config import LimitSettings
-from operator_core.db.queue import Claim
+from operator_core.db.claims import Claim
 from operator_core.errors import OperatorError, VerificationError
 from operator_core.failpoints import reach
 from operator_core.model.entry import Draft, EntryKind
@@ -36,6 +36,7 @@ from operator_core.work.boxes import session_policy
 from operator_core.work.cli_agent import run_cli_agent
 from operator_core.work.closing import CANCELED, locate, task_report, task_result, write_files
 from operator_core.work.conversation import AgentPhase, Beginning, hold_conversation
+from operator_core.work.entries import report_draft
 from operator_core.work.folder import SessionFolder, brief_files
 from operator_core.work.folder.material import deliverables
 from operator_core.work.judging import Judged, Judging
@@ -49,7 +50,6 @@ from operator_core.work.session import (
     Session,
     SessionTools,
     frozen_in,
-    report_draft,
 )
 
 __all__ = ["TaskSession"]

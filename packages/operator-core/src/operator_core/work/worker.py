@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import random
-import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,33 +15,30 @@ from sqlalchemy import Text, bindparam, or_, select
 
 from operator_core import clock as real_clock
 from operator_core.agent_lab.audit import SessionAuditor
-from operator_core.agent_lab.engine import Engine, open_engine
+from operator_core.agent_lab.engine import Engine
 from operator_core.agent_lab.gateway import Say
 from operator_core.agent_lab.resting import AwaitingApproval, Stopping
 from operator_core.clock import Clock
-from operator_core.config import Settings, load_settings
+from operator_core.config import Settings
 from operator_core.db.approvals import Approvals
-from operator_core.db.audit_log import AuditLogDB
+from operator_core.db.claims import Claim
 from operator_core.db.engine import Database
-from operator_core.db.queue import Claim, Owned, WorkQueue
+from operator_core.db.queue import Owned
 from operator_core.db.schema import tickets
 from operator_core.db.wakeup import Wakeup
 from operator_core.errors import Fenced, ModelNotUsable, ModelUnreachable, OperatorError, SandboxUnavailable, StoreError
 from operator_core.failpoints import reach
 from operator_core.model.monitor import MONITOR_BLIND
 from operator_core.model.ticket import Reason, TicketKind, TicketStatus
-from operator_core.monitor.recheck import Recheck
 from operator_core.work.boxes import learn_credentials
 from operator_core.work.closing import export_closed
 from operator_core.work.incident import IncidentSession
 from operator_core.work.left_behind import close_left_behind
 from operator_core.work.looker import Looker
 from operator_core.work.session import Conclusion, LookWithChecker, Session, SessionTools
-from operator_core.work.sources import attach_sources, look_everywhere, work_beside
-from operator_core.work.state import StateFolder
 from operator_core.work.task import TaskSession
 
-__all__ = ["Worker", "serve"]
+__all__ = ["Worker"]
 
 _GRACE_S = 10.0
 _SELF_STOP = 0.8
@@ -107,11 +103,10 @@ class Worker:
         self.id = real_clock.new_id()
         self.settings = settings
         self.database = database
-        self.queue = WorkQueue(database)
-        self.audit = AuditLogDB(database)
-        self.clock = clock or Clock()
         learn_credentials(database.redactor, settings)
         self._say: Say = lambda line: say(database.redactor.text(line))
+        tools = SessionTools.on(database, settings, engine, self._say, clock=clock, look_with_checker=look_with_checker)
+        self.queue, self.audit, self.clock = tools.queue, tools.audit, tools.clock
         self._on_conclusion = on_conclusion
         self._audit_dir = audit_dir
         self._more = more
@@ -120,17 +115,8 @@ class Worker:
         self._quit = asyncio.Event()
         self._done = asyncio.Event()
         self._complaint = ""
-        self._state = StateFolder(settings, database)
-        self._tools = SessionTools(
-            settings,
-            self.audit,
-            self.queue,
-            engine,
-            self._state,
-            self.clock,
-            self._say,
-            look_with_checker,
-        )
+        self._state = tools.state
+        self._tools = tools
         self._looker = Looker(self._tools, self.id, self._about)
         self._looked_last = False
 
@@ -400,48 +386,3 @@ class Worker:
         """Declared dead, or cannot renew the lease: another worker may be at work already, so write nothing more."""
         self._say("This worker lost its lease and stops at once; another one goes on with its sessions.")
         os._exit(_EXIT_DECLARED_DEAD)
-
-
-async def serve(
-    db: str | None = None,
-    *,
-    settings: Settings | None = None,
-    audit_dir: Path | None = None,
-    say: Say = print,
-    until_idle: bool = False,
-    on_conclusion: Callable[[Conclusion], None] = lambda conclusion: None,
-    concurrency: int | None = None,
-) -> None:
-    """Open the store and work until SIGINT or SIGTERM.
-
-    Args:
-        concurrency: Instead of ``[worker] concurrency``.
-
-    Raises:
-        OperatorError: One sentence that says what is wrong and what to do.
-    """
-    chosen = settings or load_settings(db=db).settings
-    if concurrency is not None:
-        chosen = chosen.model_copy(update={"worker": chosen.worker.model_copy(update={"concurrency": concurrency})})
-    engine = open_engine(chosen.model)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        async with Database.open(db or chosen.store.url) as database:
-            chosen, sources = attach_sources(chosen, database, say)
-            worker = Worker(
-                chosen,
-                database,
-                engine,
-                say=say,
-                audit_dir=audit_dir,
-                on_conclusion=on_conclusion,
-                look_with_checker=Recheck().look,
-                more=lambda: look_everywhere(sources),
-            )
-            say("Agent loop starting. Polling for tickets...")
-            await work_beside(sources, stop, lambda: worker.run(stop, until_idle=until_idle))
-    finally:
-        await engine.close()

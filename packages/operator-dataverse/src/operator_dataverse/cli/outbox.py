@@ -65,7 +65,7 @@ async def _again(context: typer.Context, letter: int) -> None:
     from operator_core.notify.outbox import again
 
     async with open_store(context) as database:
-        await again(database, letter)
+        await again(database, letter, actor="person (cli)")
 
 
 def _state(slip: Slip) -> str:

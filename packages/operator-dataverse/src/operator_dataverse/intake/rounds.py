@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 
 from operator_core import clock
-from operator_core.db.queue import Room
+from operator_core.db.fleet import Room
 from operator_core.errors import OperatorError, StoreError
 from operator_dataverse.errors import Refused, Throttled, Unauthorized, Unreachable
 from operator_dataverse.intake.claims import claim_task, promote_task, queue_task

@@ -30,7 +30,7 @@ from operator_core.agent_lab.claude_code.record import Record
 from operator_core.agent_lab.claude_code.reply import ReplyReader, ReplyTooLarge, usage_of
 from operator_core.agent_lab.claude_code.service import blocks_of, meaning_of, reaches_out, said_in
 from operator_core.config import ModelSettings
-from operator_core.db.audit_log import Journal
+from operator_core.db.journal import Journal
 from operator_core.errors import LimitReached, ModelError, ModelUnreachable, OperatorError, UnknownPrice
 from operator_core.failpoints import reach
 from operator_core.http_server import TRANSPORT_KEY

@@ -13,7 +13,7 @@ from operator_core.agent_lab.claude_code.reply import calls_of, texts_of
 from operator_core.agent_lab.naming import by_whom, shown_model, speaker
 from operator_core.agent_lab.summaries import summarize_output, summarize_text
 from operator_core.config import ModelSettings
-from operator_core.db.audit_log import Journal
+from operator_core.db.journal import Journal
 from operator_core.failpoints import reach
 from operator_core.model.entry import Draft, Entry, EntryKind
 from operator_core.model.usage import Usage

@@ -24,7 +24,7 @@ from operator_core.agent_lab.claude_code.record import Record
 from operator_core.agent_lab.claude_code.reply import texts_of
 from operator_core.agent_lab.claude_code.service import meaning_of
 from operator_core.config import Settings
-from operator_core.db.audit_log import Journal
+from operator_core.db.journal import Journal
 from operator_core.errors import ModelNotUsable, ModelUnreachable, OperatorError, SandboxUnavailable
 from operator_core.failpoints import reach
 from operator_core.model.entry import Draft, Entry, EntryKind

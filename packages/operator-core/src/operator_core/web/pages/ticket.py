@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Request, Response
+from pydantic import ValidationError
 
 from operator_core.api.happened import happened
 from operator_core.api.models import TicketDetail, VerdictView
 from operator_core.api.protocol import Api
 from operator_core.clock import new_id
 from operator_core.errors import OperatorError
+from operator_core.model.task import TaskSpec
 from operator_core.model.ticket import TicketStatus, plain_diagnosis
 from operator_core.web.flash import Said, see
 from operator_core.web.pages.forms import REFUSALS, Key, LongText, Text, TicketId, Word
@@ -23,6 +25,7 @@ __all__ = ["router"]
 
 router = APIRouter(include_in_schema=False)
 
+_LONG = 80
 _Act = Callable[[Api], Awaitable[TicketDetail]]
 
 
@@ -160,8 +163,20 @@ async def _page(
 def _diagnosis(ticket: TicketDetail) -> str | None:
     """Without what stands above it already."""
     said = plain_diagnosis(ticket.diagnosis)
-    above = ticket.verdicts[0].why if ticket.verdicts else ticket.report.headline if ticket.report else None
-    return None if said is None or (above is not None and said.split() == above.split()) else said
+    above = [v.why for v in ticket.verdicts] or ([ticket.report.headline] if ticket.report else [])
+    return None if said is None or any(said.split() == one.split() for one in above) else said
+
+
+def _frozen_as(ticket: TicketDetail) -> set[str | None]:
+    """The hash of its check, and that of the same one judged without a verifier agent."""
+    hashes = {ticket.check_hash}
+    if ticket.kind == "task" and ticket.check_spec:
+        try:
+            spec = TaskSpec.model_validate(ticket.check_spec)
+        except ValidationError:
+            return hashes
+        hashes.add(spec.model_copy(update={"profile": "operator"}).digest)
+    return hashes
 
 
 def _proof(ticket: TicketDetail, verdict: VerdictView, *, newest: bool) -> dict[str, Any]:
@@ -174,6 +189,9 @@ def _proof(ticket: TicketDetail, verdict: VerdictView, *, newest: bool) -> dict[
     gaps = data.get("not_proved")
     if gaps is None:
         gaps = [f"{c['clause'].replace('_', ' ')}: {c['why']}" for c in verdict.clauses if c.get("state") != "proved"]
+    # A long one is said where the clause stands, and not again.
+    names = {f"{c['clause'].replace('_', ' ')}: {c['why']}": c["clause"].replace("_", " ") for c in verdict.clauses}
+    gaps = [f"{names[gap]}: as said above" if gap in names and len(gap) > _LONG else gap for gap in gaps]
     return {
         "verdict": verdict,
         "before": before,
@@ -184,5 +202,5 @@ def _proof(ticket: TicketDetail, verdict: VerdictView, *, newest: bool) -> dict[
         "notes": task.get("notes") or [],
         "claimed": data.get("claimed") or {},
         "gaps": gaps,
-        "same_check": verdict.check_hash is None or verdict.check_hash == ticket.check_hash,
+        "same_check": verdict.check_hash is None or verdict.check_hash in _frozen_as(ticket),
     }

@@ -67,11 +67,14 @@ async def invariants(
 async def digest(
     request: Request,
     since: Annotated[
-        _Moment | None, Query(description="Where it begins, at most 366 days ago; default: 24 hours ago.")
+        _Moment | None,
+        Query(description="Where it begins, at most 366 days ago; default: 24 hours ago (a full minute)."),
     ] = None,
 ) -> Response:
     """What happened: resolved and how it was proved, what needs a person, what came most often, and the cost."""
-    return answer(await api_of(request).digest(since or clock.now() - timedelta(days=1)))
+    # To the minute, so that those who ask at the same time ask for the same.
+    begin = since or (clock.now() - timedelta(days=1)).replace(second=0, microsecond=0)
+    return answer(await api_of(request).digest(begin))
 
 
 @router.get("/costs", response_model=list[CostRow], responses=problems())

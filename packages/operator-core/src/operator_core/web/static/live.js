@@ -157,9 +157,22 @@ async function send(event) {
   const form = event.target;
   const field = $("textarea", form);
   const button = $("button", form);
+  const unsent = $(".unsent", form);
   button.disabled = true;
+  unsent.hidden = true;
   try {
-    const answer = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)) });
+    let answer;
+    try {
+      answer = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)) });
+    } catch {
+      // Sent again it has the same key, so that it is said once even if only the answer was lost.
+      answer = null;
+    }
+    if (!answer || answer.status === 401 || new URL(answer.url).pathname === "/login") {
+      unsent.textContent = answer ? unsent.dataset.out : unsent.dataset.away;
+      unsent.hidden = false;
+      return;
+    }
     if (!answer.ok) throw new Error(String(answer.status));
     field.value = "";
     const key = $("input[name=key]", form);
