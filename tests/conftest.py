@@ -17,7 +17,7 @@ from operator_core.config import ClaudeCodeSettings
 from operator_core.errors import ConfigError
 from operator_core.sandbox.supervised.supervisor import landlock_abi
 from tests.support import NetworkGuard, PostgresCluster, PostgresMissing, Unprivileged, UnprivilegedMissing
-from tests.support.depth import DEEP, left_out
+from tests.support.depth import DEEP, is_whole, left_out
 from tests.support.docker import AGENT_IMAGE, docker_missing, product_missing
 from tests.support.warm import cold_processes, warm_processes
 
@@ -42,8 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what the short form does not try, unless tests are asked for by name."""
-    if DEEP or any("::" in word for word in config.args):
+    """Leave out what the short form does not try."""
+    if DEEP or not is_whole(config.args):
         return
     out = set(left_out(items))
     config.hook.pytest_deselected(items=list(out))

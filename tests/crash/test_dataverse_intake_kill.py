@@ -95,6 +95,7 @@ def said(server: Double, row_id: str, beginning: str) -> int:
     return sum(str(row["cr_name"]).startswith(beginning) for row in rows)
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(300)  # the next one carries on with a letter only when its lease is over
 @pytest.mark.parametrize("place", PHASES)
 def test_a_worker_that_dies_in_a_task_leaves_it_to_the_next(
@@ -192,6 +193,7 @@ def test_a_restart_happens_once_whatever_dies(
     assert double.history.values(TASKS, row_id, "cr_status") == [5, 7, 5, 7]
 
 
+@pytest.mark.deep
 def test_what_was_running_goes_on_after_a_power_cut_and_is_canceled_from_outside(
     double: Double, asking: ScriptedProcess, tmp_path: Path
 ) -> None:

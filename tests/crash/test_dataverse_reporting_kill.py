@@ -151,6 +151,7 @@ async def test_each_place_of_a_letter_can_be_the_last(double: Double, tmp_path: 
         assert wrote(scene) == 1 + 5
 
 
+@pytest.mark.deep
 async def test_in_a_storm_with_processes_that_die_nothing_is_lost_or_doubled(
     double: Double,  # noqa: F811
     store_url: str,

@@ -99,6 +99,7 @@ def test_killed_twice_at_random_on_postgres(tmp_path: Path, postgres_cluster: Po
     assert len(swept.reached) >= pairs, f"OPERATOR_SWEEP_SEED={seed}"
 
 
+@pytest.mark.deep
 def test_killed_with_sandboxes(tmp_path: Path, require_bubblewrap: None) -> None:
     """A few of them with real sandboxes, whose processes must be gone with their worker."""
     names = ["task.copied", "gateway.executed:5", "task.summarized", "task.committed"]

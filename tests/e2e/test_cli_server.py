@@ -264,6 +264,7 @@ def test_waiting_for_a_task_on_a_server(there: There) -> None:
     assert not any(raw in said for raw in RAW)
 
 
+@pytest.mark.deep
 def test_a_command_that_waits_outlives_a_restart_of_the_server(there: There) -> None:
     env = {**operator_environment(), "OPERATOR_TOKEN": there.server.tokens[Role.OPERATOR]}
     port = int(there.server.url.rpartition(":")[2])

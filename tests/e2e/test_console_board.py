@@ -376,6 +376,7 @@ async def test_it_can_be_read_and_used_without_javascript(house: House) -> None:
     await expect(page.get_by_text("You are signed out.")).to_be_visible()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1280, "dark"), (3840, "light")])
 async def test_every_page_fits_and_is_accessible(house: House, width: int, scheme: str) -> None:
     page = await house.window.page(

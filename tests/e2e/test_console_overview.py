@@ -79,6 +79,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
                 yield House(database, window)
 
 
+@pytest.mark.deep
 async def test_the_monitor_follows_and_the_focus_stays(house: House) -> None:
     page = await house.window.page(path="/monitor")
     row = page.locator("tr", has=page.get_by_text("depth", exact=True))
@@ -145,6 +146,7 @@ async def test_everything_is_reached_by_keys(house: House) -> None:
     await expect(page.get_by_role("img", name="Cost by day in the last 30 days: at least")).to_be_visible()
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_nobody_is_shut_out_and_nothing_is_too_wide(house: House, scheme: str) -> None:
     for width in (360, 1280, 3840):

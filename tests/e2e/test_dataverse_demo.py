@@ -42,6 +42,7 @@ def test_the_round_trip(place: Path, require_bubblewrap: None) -> None:
     assert not list(place.glob("operator-dataverse-demo-*"))
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_an_interrupted_demo_leaves_no_process(place: Path, require_bubblewrap: None) -> None:

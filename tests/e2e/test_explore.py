@@ -63,6 +63,7 @@ def journal(folder: Path, session: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.deep
 def test_the_demonstration_survives_three_restarts(tmp_path: Path) -> None:
     done = operator(tmp_path, "ws", "--engine", "scripted")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -85,6 +86,7 @@ def test_the_demonstration_survives_three_restarts(tmp_path: Path) -> None:
     assert "explorer" in shown
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("place", ["gateway.executed:5", "journal.append.after:restart:2"])
 def test_killed_it_goes_on_from_its_journal(tmp_path: Path, place: str) -> None:
     with started(tmp_path, "ws", "--engine", "scripted", env={"OPERATOR_CRASH_AT": place}) as process:

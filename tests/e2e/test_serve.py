@@ -212,6 +212,7 @@ def test_up_serves_beside_its_work(tmp_path: Path) -> None:
         assert "Traceback" not in up.text
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_the_demo_can_be_looked_at(tmp_path: Path) -> None:
     with operator(tmp_path, "demo", "--act", "3", "--keep", "--folder", "play") as demo:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import httpx2
+import pytest
 
 from operator_core.client import Client
 from operator_core.db.approvals import Approvals, Question
@@ -96,6 +97,7 @@ async def follow(client: Client, seen: list[int]) -> None:
             seen.append(change.number)
 
 
+@pytest.mark.deep
 async def test_they_are_one_face(store_url: str, tmp_path: Path) -> None:
     async with two(store_url, tmp_path) as both, AsyncExitStack() as stack:
         clients = here, there = [
@@ -153,6 +155,7 @@ async def test_they_are_one_face(store_url: str, tmp_path: Path) -> None:
             server.stop()
 
 
+@pytest.mark.broad
 async def test_whom_one_lets_in_and_sends_away(store_url: str, tmp_path: Path) -> None:
     """Logins and tokens are the store's, and what ends at one ends at the other: at once, or with the next look."""
     async with two(store_url, tmp_path) as both, httpx2.AsyncClient(timeout=60) as browser:
@@ -177,6 +180,7 @@ async def test_whom_one_lets_in_and_sends_away(store_url: str, tmp_path: Path) -
                         pass
 
 
+@pytest.mark.broad
 async def test_when_one_is_killed_the_other_goes_on_with_all_of_it(store_url: str, tmp_path: Path) -> None:
     async with two(store_url, tmp_path) as both, AsyncExitStack() as stack:
         here, there = [

@@ -10,37 +10,45 @@ from typing import Any
 
 import pytest
 
-__all__ = ["DEEP", "asked_of", "left_out"]
+__all__ = ["DEEP", "asked_of", "is_whole", "left_out"]
 
 DEEP = os.environ.get("OPERATOR_DEEP_TESTS") == "1"
 """Whether all parameters are tried, and sweeps, storms and races go their whole length; `.ci/run` sets it."""
 
 _BROAD = ("crash", "redteam")
-"""Folders whose tests try the same at many places."""
-_ONE_IN = 4
+"""Folders whose tests try the same at many places; of each test one parameter in four stays."""
+_MANY = 4
 _ENGINES = ("sqlite", "postgres")
 _CONTAINERS = {"require_docker", "docker_image", "require_product_image"}
+
+
+def is_whole(words: Sequence[str]) -> bool:
+    """Whether a run is asked for by folders alone; who names a file or a test wants all of it."""
+    return not any("::" in word or word.endswith(".py") for word in words)
 
 
 def left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """What the short form does not try.
 
-    That is what is marked ``deep`` or needs containers; three of four parameters of a test that is marked ``broad`` or
-    is in a broad folder; one of the two engines of any other. Which one stays is drawn from the name of the test:
-    always the same, and not the first of each.
+    That is what is marked ``deep`` or needs containers, and one of the two engines of a test. Of what is left three of
+    four parameters of a test that is marked ``broad`` or is in a broad folder, and outside of the unit tests every
+    other one of a test that has many. Which one stays is drawn from the name of the test: always the same, and not the
+    first of each.
     """
     out, families = [], defaultdict(list)
     for item in items:
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        if item.get_closest_marker("deep") or _CONTAINERS & set(getattr(item, "fixturenames", ())):
+        broad = item.path.parent.name in _BROAD or item.get_closest_marker("broad") is not None
+        engine = None if broad else params.get("store_url")
+        deep = item.get_closest_marker("deep") is not None or _CONTAINERS & set(getattr(item, "fixturenames", ()))
+        if deep or engine not in (None, _ENGINES[_drawn(item) % 2]):
             out.append(item)
-        elif params and (item.path.parent.name in _BROAD or item.get_closest_marker("broad")):
-            families[item.parent, _function(item)].append(item)
-        elif params.get("store_url", engine := _ENGINES[_drawn(item) % 2]) != engine:
-            out.append(item)
-    for family in families.values():
-        stays = _drawn(family[0]) % min(len(family), _ONE_IN)
-        out += [item for number, item in enumerate(family) if number % _ONE_IN != stays]
+        elif params and (broad or item.path.parent.name != "unit"):
+            families[item.parent, _function(item), broad].append(item)
+    for (*_, broad), family in families.items():
+        one_in = 4 if broad else 2 if len(family) >= _MANY else 1
+        stays = _drawn(family[0]) % min(len(family), one_in)
+        out += [item for number, item in enumerate(family) if number % one_in != stays]
     return out
 
 
