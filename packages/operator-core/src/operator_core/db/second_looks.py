@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Integer, Text, and_, bindparam, exists, insert, or_, select, update
+from sqlalchemy import Integer, Text, and_, bindparam, exists, func, insert, or_, select, update
 from sqlalchemy.engine import Row
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -55,6 +55,7 @@ _WORK = (
     .where(agent_sessions.c.ticket_id == _ticket, _has(EntryKind.BASELINE), _has(EntryKind.OUTCOME))
     .limit(1)
 )
+_COUNT_WAITING = select(func.count()).where(_waits)
 _OPEN = select(second_looks).where(_L.ticket_id == _ticket, _is_open)
 _OF_TICKET = (
     select(second_looks)
@@ -193,6 +194,10 @@ class SecondLooks(TicketRows):
             await self.database.notify(c)
 
     # ---- workers
+
+    async def count_waiting(self) -> int:
+        """How many requests no worker has taken yet."""
+        return int((await self.database.fetch(_COUNT_WAITING))[0][0])
 
     async def waiting(self, worker: str, name: str) -> list[Waiting]:
         """What this worker may take, the oldest first: not what is pinned to others, nor what it has passed by."""

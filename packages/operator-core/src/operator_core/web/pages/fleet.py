@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Path, Request, Response
-from sqlalchemy import func, select
 
-from operator_core.db.schema import second_looks
+from operator_core.db.second_looks import SecondLooks
 from operator_core.web.charts import share
 from operator_core.web.flash import see
 from operator_core.web.site import api_of, site_of
@@ -17,9 +16,6 @@ __all__ = ["router"]
 
 router = APIRouter(include_in_schema=False)
 
-_L = second_looks.c
-_LOOKS_THAT_WAIT = select(func.count()).where(_L.ended_at.is_(None), _L.owner.is_(None))
-
 WorkerId = Annotated[str, Path(pattern=r"^[!-~]{1,100}$")]
 
 
@@ -28,7 +24,6 @@ async def fleet(request: Request) -> Response:
     """Workers with their leases and their tickets."""
     api = api_of(request)
     workers, board = await api.workers(), await api.board()
-    (looks,) = await site_of(request).database.fetch(_LOOKS_THAT_WAIT)
     living = [worker for worker in workers if worker.alive]
     return render(
         request,
@@ -40,7 +35,7 @@ async def fleet(request: Request) -> Response:
         slots=sum(worker.concurrency for worker in living if not worker.draining),
         nobody_takes=bool(living) and all(worker.draining for worker in living),
         waiting=board.counts.get("open", 0) + board.counts.get("queued", 0),
-        looks=looks[0],
+        looks=await SecondLooks(site_of(request).database).count_waiting(),
         share=share,
     )
 
