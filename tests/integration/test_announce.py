@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from operator_core import clock
 from operator_core.announce.announcer import Announcer
 from operator_core.announce.by_apprise import send
+from operator_core.announce.digest_words import digest_words
 from operator_core.announce.neutral import neutral
 from operator_core.announce.projection import CHANNELS, Projection
 from operator_core.announce.webhook import post
@@ -424,6 +425,8 @@ async def test_the_digest_tells_what_happened_in_its_time(store_url: str) -> Non
         assert made.resolved_lines[0].why == "Log rotation was off; it is on."
         assert made.escalated_lines[0].why == "found"
         assert [line.name for line in made.waiting_lines] == ["disk"]
+        assert (made.untaken, [line.name for line in made.untaken_lines]) == (1, ["later"]), "that is as of now"
+        assert made.stalled is None, "a worker lives"
         assert [(often.name, often.times) for often in made.top] == [("disk", 3), ("cpu", 2)]
         assert made.sessions == 3
         before = await make_digest(database, begin - timedelta(days=1), begin)
@@ -439,6 +442,17 @@ async def test_the_digest_lists_what_ended_last_at_the_end(tmp_path: Path) -> No
         made = await make_digest(database, clock.now() - timedelta(hours=1))
         assert made.by_hand == 40
         assert [line.ticket_id for line in made.resolved_lines] == list(range(15, 0, -1))
+        assert (made.untaken, made.stalled) == (0, None)
+
+
+async def test_the_digest_says_that_nobody_is_there(tmp_path: Path) -> None:
+    async with Database.open(tmp_path / "x.db") as database:
+        await TicketDB(database).open_ticket("disk", "full")
+        made = await make_digest(database, clock.now() - timedelta(hours=1))
+        assert (made.untaken, made.escalated_now, made.waiting) == (1, 0, 0)
+        words = digest_words(made, None)
+        assert words.title == "Operator: 1 open that no worker has"
+        assert "No worker is running; start one with" in words.body
 
 
 async def test_the_daily_digest_is_sent_once_by_however_many_servers(tmp_path: Path) -> None:

@@ -274,13 +274,21 @@ def test_the_digest_says_first_what_needs_somebody() -> None:
         resolved_lines=[line.model_copy(update={"reason": "verified", "why": None})],
         escalated_lines=[line],
         waiting_lines=[line.model_copy(update={"reason": None})],
+        untaken=1,
+        untaken_lines=[line],
+        stalled="No worker is running; start one with `operator worker run`.",
         sessions=3,
         cost_usd=1.239,
         unpriced=1,
     )
     words = digest_words(made, None)
-    assert words.title == "Operator: 20 resolved and proved, 2 need a person, 1 waiting for an answer"
-    order = [words.body.index(part) for part in ("Waiting for", "Came to need", "Resolved (20)", "Tickets: 30")]
+    assert words.title == (
+        "Operator: 20 resolved and proved, 2 need a person, 1 waiting for an answer, 1 open that no worker has"
+    )
+    order = [
+        words.body.index(part)
+        for part in ("Waiting for", "Open, and", "No worker is", "Came to need", "Resolved (20)", "Tickets: 30")
+    ]
     assert order == sorted(order)
     assert "- and 19 more" in words.body
     assert "Cost of the 3 attempts that worked in this time: at least $1.24." in words.body

@@ -18,6 +18,8 @@ def digest_words(digest: Digest, base: str | None) -> Words:
     blocks = [
         f"From {since} to {until} UTC.",
         _block("Waiting for an answer", digest.waiting, digest.waiting_lines, base, why=False),
+        _block("Open, and no worker has them", digest.untaken, digest.untaken_lines, base, why=False),
+        neutral(digest.stalled) if digest.stalled else "",
         _block("Came to need a person", digest.escalated, digest.escalated_lines, base),
         _block("Resolved", digest.proved + digest.by_hand, digest.resolved_lines, base),
         _numbers(digest),
@@ -32,6 +34,7 @@ def _title(digest: Digest) -> str:
         f"{digest.by_hand} resolved by hand" if digest.by_hand else "",
         f"{digest.escalated_now} {_need(digest.escalated_now)} a person" if digest.escalated_now else "",
         f"{digest.waiting} waiting for an answer" if digest.waiting else "",
+        f"{digest.untaken} open that no worker has" if digest.untaken else "",
     ]
     said = ", ".join(part for part in parts if part)
     if said:

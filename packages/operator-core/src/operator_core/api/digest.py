@@ -14,6 +14,8 @@ from sqlalchemy import BigInteger, Integer, Text, bindparam, func, or_, select
 from sqlalchemy.engine import Row
 
 from operator_core import clock
+from operator_core.api.listing import read_workers
+from operator_core.api.staffing import nobody_for
 from operator_core.db.engine import Database
 from operator_core.db.ledger import body_of
 from operator_core.db.schema import agent_log_entries, agent_sessions, ledger, ledger_head, tickets, usage_totals
@@ -171,6 +173,7 @@ async def make_digest(database: Database, since: datetime, until: datetime | Non
             lines[state].append(await _line(database, rows[n], reason, session))
     spent = await _spent(database, since, until)
     waiting = await database.fetch(_IN_STATE, status=TicketStatus.WAITING_FOR_INPUT.value, limit=_LISTED)
+    untaken = await database.fetch(_IN_STATE, status=TicketStatus.OPEN.value, limit=_LISTED)
     return Digest(
         since=since,
         until=until,
@@ -183,9 +186,12 @@ async def make_digest(database: Database, since: datetime, until: datetime | Non
         cleared=cleared,
         waiting=await _count(database, TicketStatus.WAITING_FOR_INPUT),
         escalated_now=await _count(database, TicketStatus.ESCALATED),
+        untaken=await _count(database, TicketStatus.OPEN),
+        stalled=nobody_for(await read_workers(database)) if untaken else None,
         resolved_lines=lines["resolved"],
         escalated_lines=lines["escalated"],
         waiting_lines=[await _line(database, row, row.reason, None) for row in waiting],
+        untaken_lines=[await _line(database, row, row.reason, None) for row in untaken],
         top=await _most_often(database, came),
         sessions=int(spent.sessions),
         cost_usd=float(spent.cost),

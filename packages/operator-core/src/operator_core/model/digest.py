@@ -54,9 +54,14 @@ class Digest(_Shape):
     """Wait for a person now."""
     escalated_now: int = 0
     """Need a person now, whenever that began."""
+    untaken: int = 0
+    """Are open now, and no worker has them."""
+    stalled: str | None = None
+    """Why nobody would take those, as things are."""
     resolved_lines: list[Line] = []
     escalated_lines: list[Line] = []
     waiting_lines: list[Line] = []
+    untaken_lines: list[Line] = []
     top: list[Often] = []
     """Names that opened, or came back, most often; at least twice."""
     sessions: int = 0
