@@ -165,7 +165,9 @@ async def test_rows_that_get_no_answer_keep_no_other_from_being_taken(double: Do
         well = here.seed()
         stop = asyncio.Event()
         running = asyncio.create_task(here.rounds.run(stop))
-        await wait_until_async(lambda: here.row(well)["cr_status"] == 5, 15)
+        await wait_until_async(lambda: here.row(well)["cr_status"] == 5, 60)
+        asked = [request.path for request in double.history.requests("GET")]
+        assert not any(row_id in path for row_id in stuck for path in asked), "one was tried again before the other"
         double.faults.clear()
         await wait_until_async(lambda: {here.row(row_id)["cr_status"] for row_id in stuck} == {5}, 30)
         stop.set()

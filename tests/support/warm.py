@@ -12,6 +12,7 @@ import inspect
 import os
 import pickle
 import re
+import signal
 import socket
 import struct
 import subprocess
@@ -163,6 +164,7 @@ def _request(given: dict[str, Any]) -> dict[str, Any] | None:
         "env": variables,
         "cwd": cwd,
         "umask": _umask(),
+        "interruptible": signal.getsignal(signal.SIGINT) is not signal.SIG_IGN,
         "session": given["start_new_session"],
         "group": given["process_group"],
     }

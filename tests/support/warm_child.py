@@ -122,7 +122,7 @@ def become(request: dict[str, Any], fds: list[int]) -> None:
     time.tzset()
     # The one thing that the product reads from its environment while it is imported.
     failpoints.arm(os.environ.get("OPERATOR_CRASH_AT", ""))
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler if request["interruptible"] else signal.SIG_IGN)
 
     sys.dont_write_bytecode = bool(variables.get(b"PYTHONDONTWRITEBYTECODE"))
     through = bool(variables.get(b"PYTHONUNBUFFERED"))

@@ -46,7 +46,7 @@ ENDS = {
     "error": "def f():\n    1 / 0\nf()",
     "error in main": "1 / 0",
     "no program": "def",
-    "interrupt": "import os, signal; os.kill(os.getpid(), signal.SIGINT); import time; time.sleep(9)",
+    "interrupt": "import os, signal; os.kill(os.getpid(), signal.SIGINT); import time; time.sleep(1)",
     "handled": "import signal; signal.signal(signal.SIGTERM, lambda *a: exit(3)); signal.raise_signal(signal.SIGTERM)",
     "abort": "import os; os.abort()",
     "kill": "import os; os.kill(os.getpid(), 9)",
@@ -113,6 +113,19 @@ def test_it_ends_as_a_new_one_does(program: str, strict: bool, tmp_path: Path) -
         assert (forked[:2], bool(forked[2])) == (new[:2], bool(new[2]))
     else:
         assert forked == new
+
+
+@pytest.mark.usefixtures("warm")
+@pytest.mark.parametrize("heard", [True, False])
+def test_it_hears_an_interrupt_where_a_new_one_does(heard: bool, tmp_path: Path) -> None:
+    """A run that was sent to the background ignores it, and so does everything that it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler if heard else signal.SIG_IGN)
+    try:
+        new, forked = (told(["-c", ENDS["interrupt"]], tmp_path, cold=cold) for cold in (True, False))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert forked == new
+    assert new[0] == (-signal.SIGINT if heard else 0)
 
 
 @pytest.mark.usefixtures("warm")

@@ -59,7 +59,7 @@ class Rounds:
             StoreError: The store cannot be used.
         """
         async with self._one_at_a_time:
-            taken = await self._recover()
+            taken = await self._recover(self._resting.__contains__)
             taken += await self._watch.look()
             return taken + await self._take_all()
 
@@ -128,7 +128,7 @@ class Rounds:
 
     async def _take_round(self) -> None:
         async with self._one_at_a_time:
-            await self._recover()
+            await self._recover(self._resting.__contains__)
             await self._take_all()
 
     async def _watch_round(self) -> None:
@@ -137,15 +137,22 @@ class Rounds:
 
     # ---- taking
 
-    async def _recover(self) -> int:
-        return await recover_claims(self.desk, await self._slots(), self._oddities, self._rests)
+    async def _recover(self, rests: Callable[[str], bool]) -> int:
+        return await recover_claims(self.desk, await self._slots(), self._oddities, rests)
 
     async def _take_all(self) -> int:
-        taken = await self._take()
+        taken = await self._take(self._resting.__contains__)
         # A box that drains waits for nothing: rows that name it stay as they are until it may take again.
         if await self._free() <= 0 and not (await self._room()).draining:
             await self._queue()
         await self._pass_over()
+        # Rows that got no answer come last: whatever they cost, no other waits for them.
+        now = clock.monotonic()
+        if rested := [row_id for row_id, until in self._resting.items() if until <= now]:
+            taken += await self._recover(self._rests) + await self._take(self._rests)
+            for row_id in rested:
+                if self._resting.get(row_id, now) <= now:
+                    self._resting.pop(row_id, None)
         return taken
 
     async def _free(self) -> int:
@@ -163,13 +170,13 @@ class Rounds:
         mine = self.desk.settings.worker
         return await self.desk.queue.room(mine.name, mine.concurrency)
 
-    async def _take(self) -> int:
+    async def _take(self, rests: Callable[[str], bool]) -> int:
         taken, free = 0, await self._free()
         if free <= 0:
             return 0
         async with aclosing(candidates(self.desk, free)) as rows:
             async for row in rows:
-                if self._rests(row.id):
+                if rests(row.id):
                     continue
                 async with self._oddities(row.id, "taken"):
                     taken += await self._take_one(row)
@@ -233,10 +240,7 @@ class Rounds:
         self._resting[row_id] = clock.monotonic() + 2 * self._limit_s
 
     def _rests(self, row_id: str) -> bool:
-        if self._resting.get(row_id, 0.0) > clock.monotonic():
-            return True
-        self._resting.pop(row_id, None)
-        return False
+        return self._resting.get(row_id, 0.0) > clock.monotonic()
 
     # ---- between two rounds
 
