@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -58,4 +59,41 @@ async def test_whoever_goes_away_is_not_kept() -> None:
     await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 5)
+
+
+async def test_who_is_cancelled_while_one_of_them_fails_is_cancelled() -> None:
+    """Else a loop that goes on after an error would never hear that it is to end."""
+
+    async def fails_when_cancelled() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise LookupError("the connection is gone") from None
+
+    async def work() -> None:
+        async with together() as group:
+            group.create_task(fails_when_cancelled())
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 5)
+
+
+async def test_an_earlier_cancellation_hides_no_later_failure() -> None:
+    async def fails() -> None:
+        raise LookupError("later")
+
+    async def work() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        async with together() as group:
+            group.create_task(fails())
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(LookupError, match="later"):
         await asyncio.wait_for(task, 5)
