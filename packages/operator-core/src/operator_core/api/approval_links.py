@@ -15,10 +15,7 @@ import secrets
 from operator_core.db.approvals import Approvals
 from operator_core.db.engine import Database
 
-__all__ = ["TOKEN", "ApprovalLinks"]
-
-TOKEN = r"^[A-Za-z0-9_-]{64}$"
-"""The form of what stands behind ``/a/``."""
+__all__ = ["ApprovalLinks"]
 
 _PURPOSE = b"operator: answer one question 2\0"
 _ID, _SECRET = 16, 32

@@ -124,9 +124,7 @@ class Claims(StoreClient):
         """
         now = clock.now()
         async with self.database.begin() as c:
-            row = (await c.execute(_LOCK_MINE, {"ticket": claim.ticket_id, "own_fence": claim.fence})).first()
-            if row is None:
-                raise Fenced
+            row = await self.hold_in(c, claim)
             if row.cancel_requested and status is not TicketStatus.CANCELED:
                 status, reason, session_status = TicketStatus.CANCELED, Reason.BY_HAND, "canceled"
             check_transition(claim.ticket_id, TicketStatus.RUNNING, status)
@@ -162,9 +160,7 @@ class Claims(StoreClient):
             Fenced: Somebody else owns the ticket.
         """
         async with self.database.begin() as c:
-            row = (await c.execute(_LOCK_MINE, {"ticket": claim.ticket_id, "own_fence": claim.fence})).first()
-            if row is None:
-                raise Fenced
+            row = await self.hold_in(c, claim)
             status = TicketStatus.CANCELED if row.cancel_requested else TicketStatus.OPEN
             reason = Reason.LEASE_EXPIRED if lost else Reason.RELEASED
             reason = Reason.BY_HAND if row.cancel_requested else reason
